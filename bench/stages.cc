@@ -15,12 +15,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
+#include "bench/stage_runs.h"
 #include "cli/plan_job.h"
 #include "dag/op_table.h"
 #include "dag/split.h"
@@ -33,6 +32,10 @@
 namespace weft {
 namespace {
 
+using bench::make_stage;
+using bench::now;
+using bench::run_once;
+using bench::Stage;
 using dag::ValueId;
 
 struct Options {
@@ -47,12 +50,6 @@ constexpr double kPatienceSeconds = 5;  // of a cut, for quiet
 constexpr int kRoundsBefore = 8;        // of the device, before the first stage
 constexpr size_t kRunsMin = 4, kRunsMax = 100;
 constexpr double kSecondsForEach = 0.3;
-
-double now() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 // The median of the fastest quarter.
 double typical(std::vector<double> seconds) {
@@ -101,104 +98,6 @@ class Quiet {
   std::unique_ptr<peer::MicrobatchMemory> microbatch_;
   double least_ = 1;
 };
-
-// What each integer input indexes, as far as one sees: it must stay below that.
-std::map<uint32_t, int64_t> index_limits(const dag::Graph& graph) {
-  std::vector<uint32_t> shows(graph.values().size(), ValueId::kNone);
-  for (const ValueId input : graph.inputs()) shows[input.index] = input.index;
-  std::map<uint32_t, int64_t> limits;
-  for (const dag::Op& op : graph.ops()) {
-    const dag::OpRow& row = dag::op_table().row(op.kind);
-    if (row.keeps_values) shows[op.outputs[0].index] = shows[op.inputs[0].index];
-    if (row.index.operand < 0) continue;
-    const uint32_t input = shows[op.inputs[static_cast<size_t>(row.index.operand)].index];
-    const auto axis = static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis));
-    const int64_t size = graph.spec(op.inputs[0]).shape[axis];
-    if (input != ValueId::kNone)
-      limits[input] = std::min(limits.try_emplace(input, size).first->second, size);
-  }
-  return limits;
-}
-
-dag::Tensor random_tensor(const dag::TensorSpec& spec, double scale, int64_t limit, Rng& rng) {
-  dag::Tensor tensor(spec);
-  if (spec.dtype == dag::DType::F32)
-    for (float& x : tensor.mutable_as<float>())
-      x = static_cast<float>(scale * (static_cast<double>(rng.next_u32()) * 0x1p-31 - 1));
-  if (spec.dtype == dag::DType::I64)
-    for (int64_t& x : tensor.mutable_as<int64_t>())
-      x = static_cast<int64_t>(rng.below(static_cast<uint64_t>(std::max<int64_t>(limit, 1))));
-  return tensor;
-}
-
-// A stage at work, by itself: what it would receive is made up.
-struct Stage {
-  std::unique_ptr<peer::Executor> executor;
-  std::unique_ptr<peer::MicrobatchMemory> microbatch;
-  std::vector<uint32_t> segment_of_op;
-  uint32_t segments = 0;
-  std::vector<std::pair<ValueId, dag::Tensor>> inputs;
-  std::vector<std::vector<double>> kernels;  // by group, seconds of each run
-  std::vector<std::vector<double>> seconds;  // by segment, likewise
-  std::vector<double> update;                // likewise
-};
-
-Status fill(Stage& stage) {
-  Rng rng(11, 1);
-  const dag::Graph& graph = stage.executor->graph();
-  const auto limits = index_limits(graph);
-  for (const ValueId input : graph.inputs()) {
-    const auto limit = limits.find(input.index);
-    stage.inputs.emplace_back(
-        input, random_tensor(graph.spec(input), 1, limit == limits.end() ? 2 : limit->second, rng));
-  }
-  for (const dag::Initializer& one : graph.initializers()) {
-    const dag::TensorSpec& spec = graph.spec(one.value);
-    const double fan = spec.rank() > 1 ? static_cast<double>(spec.element_count()) /
-                                             static_cast<double>(std::max<int64_t>(1, spec.shape[0]))
-                                       : 1;
-    WEFT_TRY_STATUS(stage.executor->state().write(
-        dag::of_initializer(one.name), random_tensor(spec, 1 / std::sqrt(std::max(fan, 1.0)), 2, rng)));
-  }
-  return {};
-}
-
-Result<Stage> make_stage(dag::StageGraph of, std::vector<ValueId> sends, const cli::PlannedJob& job,
-                         peer::Backend& backend) {
-  Stage stage;
-  stage.segment_of_op = of.segment_of_op;
-  stage.segments = of.segment_count;
-  stage.seconds.resize(of.segment_count);
-  WEFT_TRY(stage.executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(of.graph)),
-                                                  std::make_shared<peer::State>(backend),
-                                                  {.accumulates = job.microbatches > 1,
-                                                   .kept = std::move(sends),
-                                                   .segment_of_op = stage.segment_of_op,
-                                                   .optimizer = job.job.optimizer}));
-  WEFT_TRY(stage.microbatch, stage.executor->make_microbatch());
-  stage.kernels.resize(stage.executor->program().groups.size());
-  stage.microbatch->turn = dag::gradient_turn(job.microbatches - 1, job.microbatches, 1);
-  stage.microbatch->context = {.seed = 1, .step = 1, .microbatch_size = job.job.microbatch_size};
-  WEFT_TRY_STATUS(fill(stage));
-  return stage;
-}
-
-// A microbatch and an update.
-Status run_once(Stage& stage) {
-  const dag::Graph& graph = stage.executor->graph();
-  for (uint32_t segment = 0; segment < stage.segments; ++segment) {
-    for (const auto& [input, tensor] : stage.inputs)
-      if (stage.segment_of_op[graph.value(input).producer.index] == segment)
-        WEFT_TRY_STATUS(stage.executor->set_value(*stage.microbatch, input, tensor));
-    const double begin = now();
-    WEFT_TRY_STATUS(stage.executor->run(*stage.microbatch, segment));
-    stage.seconds[segment].push_back(now() - begin);
-  }
-  const double begin = now();
-  WEFT_TRY_STATUS(stage.executor->update({.step = 2, .learning_rate = 0, .gradient_scale = 1}));
-  stage.update.push_back(now() - begin);
-  return {};
-}
 
 // ---- a cut into stages of about equal predicted time ----
 

@@ -45,6 +45,7 @@ class Core {
   Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
        BlobLeases& leases, JobFeeds& feeds, std::function<void(const Error&)> on_fatal,
        const StoredState& state);
+  static Now now();
   void run();
   void handle(const ToCore& message);
   void on_gate_ready(uint32_t gate);
@@ -55,23 +56,25 @@ class Core {
   bool append();
   bool fail_with(const Error& error);  // false
   void publish_events(std::span<const Record> records);
-  void refer_to_blobs(std::span<const Record> records);
   void close_sender(ConnectionId connection);
   void open_feed(OpenFeed& feed);
   void say_feed(proto::JobNumber job, ToGate what);
   void check(CheckSubmission& request);
-  void remove_old_files();
-  void note_what_it_may_fetch(const Send& send);
-  void look_for_damage(const Received& report);
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
   void answer(ConnectionId connection, proto::Message message);
-  void verify_blobs(VerifyBlobs& request);
-  void collect_garbage();
   void to_gate(ConnectionId connection, ToGate message);
   void to_gates(ToGate message);  // to each
   std::optional<Instant> heard_until() const;
   void from_worker(std::function<void()> work);  // any thread: runs on the core's
+
+  // Blobs (core_blobs.cc)
+  void refer_to_blobs(std::span<const Record> records);
+  void remove_old_files();
+  void note_what_it_may_fetch(const Send& send);
+  void look_for_damage(const Received& report);
+  void verify_blobs(VerifyBlobs& request);
+  void collect_garbage();
 
   CoreOptions options_;
   std::unique_ptr<Store> store_;

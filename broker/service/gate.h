@@ -85,6 +85,8 @@ class Gate {
   void say(T what, uint64_t size = 0);
   template <typename T>
   void to_core(const ClientPtr& client, T what, size_t size);
+
+  // How much at once (gate_pace.cc)
   void begin_files_work(const ClientPtr& client, size_t size);
   ClientPtr end_files_work(const std::weak_ptr<Client>& client, size_t size);  // nothing: it has gone
   void begin_to_arrive(const ClientPtr& client, size_t size);

@@ -1,11 +1,11 @@
 #include "dag/onnx/import.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "dag/onnx/analysis.h"
 #include "dag/onnx/batch_axis.h"
 #include "dag/onnx/batch_norm.h"
+#include "dag/onnx/import_checks.h"
 #include "dag/onnx/lowering.h"
 #include "dag/onnx/roles_of_graph.h"
 #include "dag/onnx/structure.h"
@@ -14,34 +14,6 @@
 namespace weft::onnx {
 namespace {
 using dag::InitializerRole;
-
-// Operators that still are what the first operator set said.
-bool is_as_in_opset_1(std::string_view op_type) {
-  constexpr std::string_view kSame[] = {
-      "Conv", "GlobalAveragePool", "GlobalMaxPool", "Identity", "Not",       "Shape",
-      "Size", "Softplus",          "Softsign",      "Squeeze",  "Transpose", "Unsqueeze"};
-  return std::find(std::begin(kSame), std::end(kSame), op_type) != std::end(kSame);
-}
-
-template <typename T, typename IsNan>
-std::optional<int64_t> first_in(const Tensor& tensor, const IsNan& is_nan) {
-  const auto values = tensor.as<T>();
-  for (size_t i = 0; i < values.size(); ++i)
-    if (is_nan(values[i])) return static_cast<int64_t>(i);
-  return std::nullopt;
-}
-
-// Without a copy: weights are large.
-std::optional<int64_t> first_nan(const Tensor& tensor) {
-  const DType dtype = tensor.dtype();
-  if (dtype == DType::F32) return first_in<float>(tensor, [](float value) { return std::isnan(value); });
-  if (dtype == DType::F64) return first_in<double>(tensor, [](double value) { return std::isnan(value); });
-  if (dtype == DType::F16)
-    return first_in<uint16_t>(tensor, [](uint16_t bits) { return (bits & 0x7FFF) > 0x7C00; });
-  if (dtype == DType::BF16)
-    return first_in<uint16_t>(tensor, [](uint16_t bits) { return (bits & 0x7FFF) > 0x7F80; });
-  return std::nullopt;  // not a float
-}
 
 class Import {
  public:
@@ -84,11 +56,11 @@ class Import {
  private:
   Status check() {
     if (!options_.evaluate) return fail(ErrorCode::InvalidArgument, "import_model needs an evaluator");
-    WEFT_TRY_STATUS(check_value_types());
+    WEFT_TRY_STATUS(check_value_types(graph_));
     WEFT_TRY_STATUS(check_well_formed(model_, options_.limits));
     WEFT_TRY(expanded_, expand_functions(model_, options_.limits));
     WEFT_TRY_STATUS(check_supported(expanded_));
-    WEFT_TRY_STATUS(check_opsets());
+    WEFT_TRY_STATUS(check_opsets(expanded_, warnings_));
     replace_instance_norms(find_instance_norms(model_), expanded_);
     uses_ = count_uses(expanded_);
     for (const std::string& value : options_.read) ++uses_[value];
@@ -105,7 +77,7 @@ class Import {
     const RoleTable* decided = options_.roles ? &*options_.roles : roles_of(whole_);
     if (decided) {
       WEFT_TRY_STATUS(check_roles(whole_, *decided));
-      WEFT_TRY_STATUS(check_statistics(*decided));
+      WEFT_TRY_STATUS(check_statistics(model_, expanded_, *decided));
       roles_ = *decided;
     } else {
       const RoleOptions options{.train = options_.train, .freeze = options_.freeze, .read = options_.read};
@@ -119,23 +91,6 @@ class Import {
     return {};
   }
 
-  // Of a table from somebody else: which tensors are statistics is the graph's to say.
-  Status check_statistics(const RoleTable& table) const {
-    const auto nobody = [](const std::string&) { return std::nullopt; };
-    WEFT_TRY(const RoleTable told, roles_of_graph(model_, expanded_, {}, nobody));
-    std::set<std::string_view> statistics;
-    for (const TensorRow& row : told)
-      if (row.role == TensorRole::Statistic) statistics.insert(row.name);
-    for (const TensorRow& row : table)
-      if ((row.role == TensorRole::Statistic) != statistics.contains(row.name))
-        return fail(ErrorCode::InvalidArgument,
-                    "the table of roles makes '" + row.name.substr(0, 128) + "' " +
-                        (row.role == TensorRole::Statistic ? "a running statistic, which it is not"
-                                                           : "something else than the running statistic that "
-                                                             "it is"));
-    return {};
-  }
-
   // Numbers of a formula in Constant nodes may be what they want.
   Status check_no_nans() const {
     for (const auto& [name, tensor] : model_.weights) {
@@ -144,40 +99,6 @@ class Import {
                           row->second->role == TensorRole::Constant;
       if (!number) WEFT_TRY_STATUS(check_no_nan(name, tensor));
     }
-    return {};
-  }
-
-  // Of the model, and of functions that say their own.
-  Status check_opsets() {
-    int64_t newest = 0;
-    const pb::NodeProto* too_old = nullptr;
-    visit_nodes(expanded_, [&](const pb::NodeProto& node) {
-      if (!node.domain().empty() && node.domain() != "ai.onnx") return;
-      const int64_t opset = expanded_.opset_of(node);
-      newest = std::max(newest, opset);
-      if (opset < kOpsetMin && (opset < 1 || !is_as_in_opset_1(node.op_type()))) too_old = &node;
-    });
-    if (too_old)
-      return fail(ErrorCode::Unsupported, "the model uses " + too_old->op_type().substr(0, 64) +
-                                              " of operator set " +
-                                              std::to_string(expanded_.opset_of(*too_old)) +
-                                              "; supported are " + std::to_string(kOpsetMin) + " to " +
-                                              std::to_string(kOpsetMax) + " (export with opset_version=17)");
-    if (newest > kOpsetMax)
-      warnings_.push_back("the model uses operator set " + std::to_string(newest) +
-                          "; its operators are taken to mean what they mean in operator set " +
-                          std::to_string(kOpsetMax) + ", the newest that weft knows");
-    return {};
-  }
-
-  Status check_value_types() const {
-    for (const auto* ports : {&graph_.input(), &graph_.output()})
-      for (const auto& port : *ports)
-        if (port.has_type() && !port.type().has_tensor_type() &&
-            port.type().value_case() != pb::TypeProto::VALUE_NOT_SET)
-          return fail(ErrorCode::Unsupported,
-                      "'" + port.name().substr(0, 128) +
-                          "' is not a tensor but a sequence, map, optional or sparse value");
     return {};
   }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 #include <span>
 
+#include "peer/backend/cuda/cudnn_descriptor.h"
 #include "peer/backend/cuda/library_errors.h"
 
 namespace weft::peer::cuda {
@@ -29,79 +29,6 @@ Operands operands_of(Direction direction) {
       return {kX, kY, kW};
   }
   return {kX, kW, kY};
-}
-
-Result<CudnnDescriptor> make_descriptor(cudnnBackendDescriptorType_t type) {
-  cudnnBackendDescriptor_t descriptor = nullptr;
-  WEFT_TRY_STATUS(cudnn_status(cudnnBackendCreateDescriptor(type, &descriptor), "a descriptor"));
-  return CudnnDescriptor(descriptor);
-}
-
-template <cudnnBackendAttributeType_t type, typename T>
-Status set(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, std::span<const T> values) {
-  return cudnn_status(cudnnBackendSetAttribute(descriptor.get(), name, type,
-                                               static_cast<int64_t>(values.size()), values.data()),
-                      "attribute " + std::to_string(static_cast<int>(name)));
-}
-template <cudnnBackendAttributeType_t type, typename T>
-Status set(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, const T& value) {
-  return set<type>(descriptor, name, std::span<const T>(&value, 1));
-}
-Status set_ints(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, const Ints& values) {
-  return set<CUDNN_TYPE_INT64>(descriptor, name, std::span<const int64_t>(values));
-}
-Status set_part(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name,
-                cudnnBackendDescriptor_t part) {
-  return set<CUDNN_TYPE_BACKEND_DESCRIPTOR>(descriptor, name, part);
-}
-
-// How many values came, at most values.size().
-template <cudnnBackendAttributeType_t type, typename T>
-Result<size_t> get(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name, std::span<T> values) {
-  int64_t count = 0;
-  WEFT_TRY_STATUS(
-      cudnn_status(cudnnBackendGetAttribute(descriptor.get(), name, type, static_cast<int64_t>(values.size()),
-                                            &count, values.data()),
-                   "attribute " + std::to_string(static_cast<int>(name))));
-  return std::min(values.size(), static_cast<size_t>(std::max<int64_t>(count, 0)));
-}
-template <cudnnBackendAttributeType_t type, typename T>
-Result<T> get_one(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name) {
-  T value{};
-  WEFT_TRY(const size_t count, get<type>(descriptor, name, std::span<T>(&value, 1)));
-  if (count != 1)
-    return fail(ErrorCode::Internal,
-                "cuDNN, attribute " + std::to_string(static_cast<int>(name)) + ": empty");
-  return value;
-}
-// Fills descriptors of the kind that the attribute holds, made beforehand, and drops the rest.
-Result<std::vector<CudnnDescriptor>> get_parts(const CudnnDescriptor& descriptor,
-                                               cudnnBackendAttributeName_t name,
-                                               cudnnBackendDescriptorType_t kind, size_t count_max) {
-  std::vector<CudnnDescriptor> parts;
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (size_t i = 0; i < count_max; ++i) {
-    WEFT_TRY(auto part, make_descriptor(kind));
-    raw.push_back(part.get());
-    parts.push_back(std::move(part));
-  }
-  WEFT_TRY(const size_t count, get<CUDNN_TYPE_BACKEND_DESCRIPTOR>(descriptor, name, std::span(raw)));
-  parts.resize(count);
-  return parts;
-}
-
-Status finalize(const CudnnDescriptor& descriptor, std::string_view what) {
-  return cudnn_status(cudnnBackendFinalize(descriptor.get()), what);
-}
-
-// What may follow "key": in a flat JSON object, up to the next comma or brace; without quotes.
-std::string json_value(std::string_view json, std::string_view key) {
-  const size_t at = json.find("\"" + std::string(key) + "\"");
-  if (at == std::string_view::npos) return {};
-  const size_t begin = json.find_first_not_of(" \t\r\n:", at + key.size() + 2);
-  if (begin == std::string_view::npos) return {};
-  if (json[begin] == '"') return std::string(json.substr(begin + 1, json.find('"', begin + 1) - begin - 1));
-  return std::string(json.substr(begin, json.find_first_of(",} \t\r\n", begin) - begin));
 }
 
 std::string list(const Ints& values) {
@@ -247,54 +174,6 @@ bool is_refusal(const Error& error) {
 }
 
 }  // namespace
-
-Result<CudnnTarget> CudnnTarget::of_device(cudnnHandle_t handle) {
-  CudnnTarget target;
-  target.handle_ = handle;
-  WEFT_TRY(auto descriptor, make_descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
-  WEFT_TRY_STATUS(set<CUDNN_TYPE_HANDLE>(descriptor, CUDNN_ATTR_DEVICEPROP_HANDLE, handle));
-  WEFT_TRY_STATUS(finalize(descriptor, "the device's properties"));
-  target.descriptor_ = std::move(descriptor);
-  WEFT_TRY_STATUS(target.read_properties());
-  return target;
-}
-
-Result<CudnnTarget> CudnnTarget::of_properties(std::string_view json) {
-  CudnnTarget target;
-  WEFT_TRY(auto descriptor, make_descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
-  const auto given = [&]() -> Status {
-    WEFT_TRY_STATUS(set<CUDNN_TYPE_CHAR>(descriptor, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                         std::span<const char>(json)));
-    return finalize(descriptor, "the properties of a device");
-  }();
-  if (!given) return fail(ErrorCode::InvalidArgument, given.error().message);
-  target.descriptor_ = std::move(descriptor);
-  WEFT_TRY_STATUS(target.read_properties());
-  return target;
-}
-
-Status CudnnTarget::read_properties() {
-  properties_.assign(16384, '\0');
-  int64_t size = 0;
-  WEFT_TRY_STATUS(cudnn_status(
-      cudnnBackendGetAttribute(descriptor_.get(), CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                               static_cast<int64_t>(properties_.size()), &size, properties_.data()),
-      "the device's properties"));
-  properties_.resize(std::min(properties_.find('\0'), properties_.size()));
-  name_ = json_value(properties_, "deviceName");
-  const std::string version = json_value(properties_, "deviceVer");  // 860 for 8.6
-  int number = 0;
-  std::from_chars(version.data(), version.data() + version.size(), number);
-  compute_capability_ = number / 10;
-  if (name_.empty() || compute_capability_ == 0)
-    return fail(ErrorCode::Internal,
-                "cuDNN's properties of the device have no name or version: " + properties_);
-  return {};
-}
-
-std::string CudnnTarget::to_string() const {
-  return "sm_" + std::to_string(compute_capability_) + " (" + name_ + ")";
-}
 
 // The making of one plan.
 class ConvolutionPlanner {

@@ -17,15 +17,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "peer/backend/cuda/cudnn_descriptor.h"
 #include "peer/backend/cuda/library_ops.h"
 
 namespace weft::peer::cuda {
-
-// Descriptors of cuDNN's are void pointers.
-struct DestroyCudnnDescriptor {
-  void operator()(void* descriptor) const { cudnnBackendDestroyDescriptor(descriptor); }
-};
-using CudnnDescriptor = std::unique_ptr<void, DestroyCudnnDescriptor>;
 
 // The card that plans are made for. A value; copies share the descriptor.
 class CudnnTarget {

@@ -73,6 +73,15 @@ inline int64_t widest_unit(int64_t bytes, const std::vector<int64_t>& numbers) {
   return unit;
 }
 
+using Strides = std::vector<int64_t>;  // elements
+inline Strides row_major(const dag::Shape& shape) {
+  Strides strides(shape.size(), 1);
+  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+inline int64_t size_of(const dag::Value& value) { return dag::element_size(value.spec.dtype); }
+
 inline Grid grid_of_moves(int64_t count) {
   return {static_cast<uint32_t>((count + kMoveBlock - 1) / kMoveBlock), kMoveThreads, 1};
 }
