@@ -15,7 +15,7 @@ inline constexpr int kExitNotFound = 3;     // a file or name is not there, or m
 inline constexpr int kExitUnsupported = 4;  // understood, but not implemented here
 inline constexpr int kExitCorrupted = 5;    // a file's bytes are not what they claim to be
 inline constexpr int kExitResources = 6;    // memory, disk or a limit
-inline constexpr int kExitDiverged = 7;     // a loss or gradient was not finite
+inline constexpr int kExitDiverged = 7;     // the run diverged: a loss, gradient or weight was not finite
 inline constexpr int kExitDeviceLost = 8;   // the device that computed is gone: start again once it is back
 inline constexpr int kExitStopped = 130;    // stopped by Ctrl-C, after saving what can be gone on from
 
@@ -32,7 +32,7 @@ inline constexpr ExitMeaning kExitMeanings[] = {
     {kExitUnsupported, "The input is understood, but weft does not implement it."},
     {kExitCorrupted, "The bytes of a file are not what they claim to be."},
     {kExitResources, "Memory, disk or another limit does not suffice."},
-    {kExitDiverged, "A loss or a gradient was not finite."},
+    {kExitDiverged, "The run diverged: a loss, a gradient or a weight was not finite."},
     {kExitDeviceLost, "The device that computed is gone. Start again when it is back."},
     {kExitStopped, "Ctrl-C stopped the command, which saved what can be resumed."},
 };

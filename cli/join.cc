@@ -232,7 +232,8 @@ Result<int> run_join(const JoinOptions& options) {
   service.hello.device = std::move(report);
 
   Attending attending{.service = std::move(service), .attendance = Attendance(hours)};
-  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid())))
+  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid()),
+                                       attending.service.hello.name))
     attending.control = std::move(*control);
   else
     say(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);

@@ -1,6 +1,8 @@
 // weft pause: tells one's own `weft join` processes on this machine to leave off for a while, or to go on.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/peer_control.h"
@@ -29,6 +31,13 @@ Result<ControlRequest> request_of(const PauseOptions& options) {
   return request;
 }
 
+// Peers of one machine may have one name: then the process tells them apart.
+std::string shown_name(const ControlAnswer& answer, const std::vector<ControlAnswer>& all) {
+  const auto with_name = std::count_if(all.begin(), all.end(),
+                                       [&](const ControlAnswer& other) { return other.name == answer.name; });
+  return with_name == 1 ? answer.name : fmt::format("{} ({})", answer.name, answer.process);
+}
+
 Result<int> run_pause(const PauseOptions& options) {
   WEFT_TRY(const ControlRequest request, request_of(options));
   const std::vector<ControlAnswer> answers = ask_peers(control_folders(), request);
@@ -38,10 +47,11 @@ Result<int> run_pause(const PauseOptions& options) {
     all = all && answer.said;
     const std::string& said = answer.said ? *answer.said : answer.said.error().message;
     if (options.format == "json")
-      fmt::print("{{\"event\":\"peer\",\"process\":{},\"reached\":{},\"says\":{}}}\n",
-                 json_string(answer.name), answer.said.has_value(), json_string(said));
+      fmt::print("{{\"event\":\"peer\",\"name\":{},\"process\":{},\"reached\":{},\"says\":{}}}\n",
+                 json_string(answer.name), json_string(answer.process), answer.said.has_value(),
+                 json_string(said));
     else
-      fmt::print("{}: {}\n", answer.name, said);
+      fmt::print("{}: {}\n", shown_name(answer, answers), said);
   }
   return all ? kExitOk : kExitFailed;
 }

@@ -107,7 +107,7 @@ std::vector<fs::path> sockets_in(const fs::path& folder) {
   return sockets;
 }
 
-// Nothing: nobody listens there any more.
+// As it comes. Nothing: nobody listens there any more.
 std::optional<Result<std::string>> ask(const fs::path& path, const std::string& request) {
   const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto reached = reach(socket, path);
@@ -129,7 +129,7 @@ std::optional<Result<std::string>> ask(const fs::path& path, const std::string& 
     answer.append(bytes, static_cast<size_t>(size));
   }
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
-  return printable(answer);
+  return answer;
 }
 
 // What listens there, its descriptor.
@@ -217,18 +217,19 @@ struct PeerControl::Caller {
 };
 
 Result<std::unique_ptr<PeerControl>> PeerControl::open(const std::vector<fs::path>& folders,
-                                                       const std::string& name) {
+                                                       const std::string& process, const std::string& peer) {
   Error error{ErrorCode::NotFound, "there is no place for its socket: set XDG_RUNTIME_DIR or HOME"};
   for (const fs::path& folder : folders) {
-    const auto descriptor = listen_in(folder, name);
+    const auto descriptor = listen_in(folder, process);
     if (descriptor)
-      return std::unique_ptr<PeerControl>(new PeerControl(*descriptor, folder / (name + kSuffix)));
+      return std::unique_ptr<PeerControl>(new PeerControl(*descriptor, folder / (process + kSuffix), peer));
     error = descriptor.error();
   }
   return fail(error);
 }
 
-PeerControl::PeerControl(int descriptor, fs::path path) : descriptor_(descriptor), path_(std::move(path)) {}
+PeerControl::PeerControl(int descriptor, fs::path path, std::string peer)
+    : descriptor_(descriptor), path_(std::move(path)), peer_(printable(peer)) {}
 
 PeerControl::~PeerControl() {
   detach();
@@ -274,7 +275,7 @@ void PeerControl::read(Caller& caller) {
   if (end == std::string::npos && caller.line.size() < kRequestMax) return;
   const auto request = parse_control_request(caller.line.substr(0, end));
   std::string answer = request ? answer_(*request) : request.error().message;
-  answer = answer.substr(0, kAnswerMax - 1) + "\n";
+  answer = (peer_ + '\t' + answer).substr(0, kAnswerMax - 1) + "\n";
   (void)::send(caller.descriptor, answer.data(), answer.size(), MSG_NOSIGNAL);  // fits any socket's buffer
   drop(caller);
 }
@@ -287,12 +288,21 @@ void PeerControl::drop(Caller& caller) {
 
 // ---- weft pause
 
+namespace {
+ControlAnswer answer_of(const std::string& process, const Result<std::string>& line) {
+  if (!line) return {process, process, fail(line.error())};
+  const size_t tab = line->find('\t');
+  if (tab == std::string::npos || tab == 0) return {process, process, printable(*line)};
+  return {process, printable(line->substr(0, tab)), printable(line->substr(tab + 1))};
+}
+}  // namespace
+
 std::vector<ControlAnswer> ask_peers(const std::vector<fs::path>& folders, const ControlRequest& request) {
   std::vector<ControlAnswer> answers;
   for (const fs::path& folder : folders)
     for (const fs::path& path : sockets_in(folder)) {
-      auto said = ask(path, to_text(request));
-      if (said) answers.push_back({path.stem().string(), std::move(*said)});
+      const auto line = ask(path, to_text(request));
+      if (line) answers.push_back(answer_of(path.stem().string(), *line));
     }
   return answers;
 }

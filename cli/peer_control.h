@@ -1,7 +1,7 @@
 // How one's own `weft join` processes on this machine are told to pause: each listens at a socket in the file
 // system, NAME.sock in a folder that only its user may enter. One request a connection, a line each way:
 //
-//   pause SECONDS | pause | resume | status      ->  what it does now, for people
+//   pause SECONDS | pause | resume | status      ->  the peer's name, a tab, what it does now, for people
 #pragma once
 
 #include <filesystem>
@@ -33,10 +33,10 @@ std::vector<std::filesystem::path> control_folders();
 // The side of `weft join`. Answers while it is attached to a loop, on it.
 class PeerControl {
  public:
-  // In the first of the folders where that can be; `name` is a file's, of this process alone. Errors: of the
-  // last of them.
+  // In the first of the folders where that can be; `process` is a file's name, of this process alone, and
+  // `peer` what the peer is called. Errors: of the last of them.
   static Result<std::unique_ptr<PeerControl>> open(const std::vector<std::filesystem::path>& folders,
-                                                   const std::string& name);
+                                                   const std::string& process, const std::string& peer);
   ~PeerControl();
   PeerControl(const PeerControl&) = delete;
   PeerControl& operator=(const PeerControl&) = delete;
@@ -48,13 +48,14 @@ class PeerControl {
 
  private:
   struct Caller;
-  PeerControl(int descriptor, std::filesystem::path path);
+  PeerControl(int descriptor, std::filesystem::path path, std::string peer);
   void accept();
   void read(Caller& caller);
   void drop(Caller& caller);
 
   const int descriptor_;
   const std::filesystem::path path_;
+  const std::string peer_;
   net::Loop* loop_ = nullptr;
   Answer answer_;
   std::list<Caller> callers_;
@@ -64,7 +65,8 @@ class PeerControl {
 // The side of `weft pause`: what each process that listens in the folders says. Sockets of processes that are
 // no more are removed.
 struct ControlAnswer {
-  std::string name;  // the socket's, without .sock
+  std::string process;  // the socket's name, without .sock
+  std::string name;     // the peer's; where it says none, as versions before did, the process
   Result<std::string> said;
 };
 std::vector<ControlAnswer> ask_peers(const std::vector<std::filesystem::path>& folders,

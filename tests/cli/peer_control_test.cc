@@ -40,7 +40,7 @@ TEST(PeerControlRequest, RoundTrip) {
 class Answering {
  public:
   explicit Answering(const fs::path& folder, const std::string& name)
-      : control_(PeerControl::open({folder}, name).value()), thread_([this] {
+      : control_(PeerControl::open({folder}, name, "attic\tof " + name).value()), thread_([this] {
           control_->attach(loop_, [this](const ControlRequest& request) {
             last_ = request;
             return std::string("heard\x1b");
@@ -88,8 +88,9 @@ TEST_F(PeerControlTest, EveryPeerOfTheFolderAnswers) {
   const auto answers = ask_peers({folder_, scratch_.folder() / "none"},
                                  {.kind = Kind::Pause, .length = std::chrono::minutes(90)});
   ASSERT_EQ(answers.size(), 2u);
-  EXPECT_EQ(answers[0].name, "ann");
-  EXPECT_EQ(answers[1].name, "bob");
+  EXPECT_EQ(answers[0].process, "ann");
+  EXPECT_EQ(answers[0].name, "attic?of ann") << "a tab ends a name";
+  EXPECT_EQ(answers[1].name, "attic?of bob");
   for (const ControlAnswer& answer : answers) EXPECT_EQ(answer.said.value(), "heard?");
   EXPECT_EQ(ann.last().kind, Kind::Pause);
   EXPECT_EQ(ann.last().length, std::chrono::minutes(90));
@@ -105,7 +106,7 @@ TEST_F(PeerControlTest, OnlyItsUserMayEnter) {
   ASSERT_EQ(::lstat(ann.path().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   fs::create_directory_symlink(folder_, scratch_.folder() / "link");
-  EXPECT_FALSE(PeerControl::open({scratch_.folder() / "link"}, "eve")) << "a link may lead anywhere";
+  EXPECT_FALSE(PeerControl::open({scratch_.folder() / "link"}, "eve", "eve")) << "a link may lead anywhere";
 }
 
 TEST_F(PeerControlTest, SocketsOfThoseWhoAreGoneAreRemoved) {
@@ -123,9 +124,9 @@ TEST_F(PeerControlTest, SocketsOfThoseWhoAreGoneAreRemoved) {
 
 TEST_F(PeerControlTest, TheNextFolderIsTakenWhereTheFirstCannotBe) {
   const fs::path file = scratch_.write("file", "no folder");
-  EXPECT_EQ(PeerControl::open({file, folder_}, "ann").value()->path(), folder_ / "ann.sock");
-  EXPECT_FALSE(PeerControl::open({}, "ann"));
-  EXPECT_FALSE(PeerControl::open({folder_}, std::string(300, 'x')));
+  EXPECT_EQ(PeerControl::open({file, folder_}, "ann", "ann").value()->path(), folder_ / "ann.sock");
+  EXPECT_FALSE(PeerControl::open({}, "ann", "ann"));
+  EXPECT_FALSE(PeerControl::open({folder_}, std::string(300, 'x'), "ann"));
 }
 
 TEST_F(PeerControlTest, AFoldersPathMayBeLongerThanASocketsAddress) {

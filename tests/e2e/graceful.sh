@@ -64,7 +64,7 @@ if part pause; then
   wait_for_pool 1
   paused=$(one_of $(active_peers))
   told=$(XDG_RUNTIME_DIR=$work/run-$paused "$weft" pause)
-  [[ $told == *"peer-${peer_pid[$paused]}: paused until"*"handed over first"* ]] || fail "weft pause said: $told"
+  [[ $told == "$paused: paused until"*"handed over first"* ]] || fail "weft pause said: $told"
   until peers_that_are active | grep -qvx "$paused" && ! peers_that_are active | grep -qx "$paused"; do next_step; done
   wait_for_log "$work/$paused.log" "info away"
   kill -0 "${peer_pid[$paused]}" || fail "$paused ended"
