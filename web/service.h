@@ -60,7 +60,9 @@ struct GenerateRequest {
 
 // What is the same in all of a request's answer. With it, and the pieces, its events can be written again.
 struct Generation {
-  std::string id{};     // of letters, digits and '-' other than at its end: ids of events are ID-N
+  // Of letters, digits, '-' and '_', at most 64; ids of events are ID-N. Whoever knows it may read the answer
+  // (/v1/streams/ID), so it is drawn at random.
+  std::string id{};
   int64_t created = 0;  // seconds since 1970
   std::string model{}, system_fingerprint{};
   ApiKind kind = ApiKind::Completion;
