@@ -22,7 +22,7 @@ struct BpeOptions {
   bool byte_fallback = false;   // a character that is no token becomes tokens <0x00> to <0xFF>
   bool ignore_merges = false;   // a piece that is a token is that one, whatever the merges say
   bool fuse_unknown = false;    // unknown characters side by side become one unknown token
-  std::optional<TokenId> unknown;  // without one they become nothing
+  std::optional<TokenId> unknown{};  // without one they become nothing
 };
 
 // Never changes; read by any threads.
