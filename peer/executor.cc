@@ -43,6 +43,7 @@ Status Executor::make_kernels(std::vector<GroupSignature>& groups) {
   for (GroupSignature& group : group_signatures(*graph_, options_.kept)) {
     if (is_view(*graph_, group)) continue;
     group.precision = options_.precision;
+    group.rows_alone = options_.rows_alone;
     auto kernel = backend_.make_kernel(*graph_, group);
     if (!kernel) {
       const dag::Op& op = graph_->op(group.ops.front());

@@ -48,6 +48,7 @@ struct ExecutorOptions {
   // Inputs and outputs that lie where bind() says. Without segments.
   std::vector<dag::ValueId> bound{};
   Precision precision{};
+  bool rows_alone = false;  // of programs that only go forward: GroupSignature::rows_alone
 };
 
 // Told before and after each group's kernel; for the profiler, which has the clock.

@@ -59,6 +59,7 @@ Result<Program> Programs::make(const dag::Graph& graph) {
   auto lowered = std::make_shared<const dag::Graph>(dag::lower(graph, dag::op_table(), backend_.traits()));
   peer::ExecutorOptions options;
   options.scratch = scratch_;
+  options.rows_alone = true;
   Program program;
   const auto bind = [&](const std::string& name, dag::ValueId value) {
     options.bound.push_back(value);

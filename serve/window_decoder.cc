@@ -38,7 +38,7 @@ class WindowDecoder final : public Decoder {
     std::vector<const dag::Initializer*> missing;
     for (const dag::Initializer& initializer : lowered->initializers())
       if (state_->find(dag::weight_key(initializer)) == nullptr) missing.push_back(&initializer);
-    WEFT_TRY(executor_, peer::Executor::create(lowered, state_, {}));
+    WEFT_TRY(executor_, peer::Executor::create(lowered, state_, {.rows_alone = true}));
     for (const dag::Initializer* one : missing) {
       const dag::Initializer& initializer = *one;
       const auto weight = weights.find(initializer.name);

@@ -71,7 +71,7 @@ class Prediction {
       for (const std::string& warning : warnings) options_.warn(warning);
     WEFT_TRY(executor_,
              make_executor(prepared_.graph, prepared_.weights, std::make_shared<peer::State>(backend_),
-                           {.precision = precision_of(job_)}));
+                           {.precision = precision_of(job_), .rows_alone = true}));
     if (const std::string slow = slow_kernels();
         !slow.empty() && backend_.name() != "reference" && options_.warn)
       options_.warn("this device has no fast kernel for " + slow + "; reference loops compute it, slowly");

@@ -47,6 +47,10 @@ struct GroupSignature {
   std::vector<dag::ValueId> inputs;   // produced outside, first use first
   std::vector<dag::ValueId> outputs;  // produced inside and needed outside (or every output of a lone op)
   Precision precision{};              // asked of the kernel
+  // A row's result has the bits that it has when the row is computed alone, and trailing terms that are zero
+  // do not change it. Asked of the kernel by programs that only go forward; the cuda backend ignores it so
+  // far.
+  bool rows_alone = false;
 };
 
 class Kernel {

@@ -93,7 +93,7 @@ Result<std::unique_ptr<Kernel>> make_sequence(
   for (const OpId id : group.ops) {
     const dag::Op& op = graph.op(id);
     SequenceKernel::Step step;
-    GroupSignature lone{{id}, {}, op.outputs, group.precision};
+    GroupSignature lone{{id}, {}, op.outputs, group.precision, group.rows_alone};
     for (const ValueId input : op.inputs) {
       if (!input.valid() || slot_of(lone.inputs, input) >= 0) continue;
       lone.inputs.push_back(input);

@@ -59,6 +59,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   options.segment_of_op = stage.segment_of_op;
   options.scratch = scratch_;
   options.precision.compute = assignment_->arithmetic;
+  options.rows_alone = stage.kind != ProgramKind::Train;
   if (stage.kind == ProgramKind::Train) {
     options.optimizer = training.optimizer;
     options.undoes_statistics = training.may_skip();

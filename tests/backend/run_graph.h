@@ -24,7 +24,7 @@ class GraphRun {
 
   // `values`: of graph.inputs() and then of graph.initializers(), in their orders.
   void run(const std::vector<dag::Tensor>& values, const StepContext& context = {},
-           const Precision& precision = {}) {
+           const Precision& precision = {}, bool rows_alone = false) {
     const size_t inputs = graph_.inputs().size();
     ASSERT_EQ(values.size(), inputs + graph_.initializers().size());
     for (size_t i = 0; i < values.size(); ++i)
@@ -35,6 +35,7 @@ class GraphRun {
     std::vector<std::unique_ptr<Kernel>> kernels;
     for (GroupSignature& group : groups) {
       group.precision = precision;
+      group.rows_alone = rows_alone;
       auto kernel = backend_.make_kernel(graph_, group);
       ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
       kernels.push_back(std::move(*kernel));

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "peer/backend/cpu/matmul.h"
+#include "peer/backend/cpu/few_rows.h"
 #include "peer/backend/cpu/strided.h"
 
 namespace weft::peer::cpu {
@@ -16,13 +16,13 @@ using dag::Shape;
 // The result in tiles of tile_m x tile_n, its sums in ranges of range_k that are added in order afterwards.
 struct Plan {
   Product product;
-  std::vector<int64_t> a_offsets, b_offsets;  // elements, by batch
+  BatchOffsets offsets;
   int64_t tile_m = 0, tile_n = 0, range_k = 0;
   // a is packed once for all tiles of a row; else by each piece for itself.
   bool shares_a = false;
   int64_t sliver = 1;
 
-  int64_t batches() const { return static_cast<int64_t>(a_offsets.size()); }
+  int64_t batches() const { return static_cast<int64_t>(offsets.a.size()); }
   int64_t tiles_m() const { return (product.m + tile_m - 1) / tile_m; }
   int64_t tiles_n() const { return (product.n + tile_n - 1) / tile_n; }
   int64_t ranges_k() const { return (product.k + range_k - 1) / range_k; }
@@ -42,7 +42,7 @@ int64_t cut(int64_t size, int64_t parts, int64_t multiple) {
   return (part + multiple - 1) / multiple * multiple;
 }
 
-void choose_pieces(Plan& plan) {
+void choose_pieces(Plan& plan, bool cuts_sums) {
   const Product& p = plan.product;
   plan.range_k = std::max<int64_t>(1, p.k);
   plan.tile_m = cut(p.m, (p.m + kTileM - 1) / kTileM, plan.sliver);
@@ -59,7 +59,7 @@ void choose_pieces(Plan& plan) {
     const int64_t parts = (wanted + plan.batches() * plan.tiles_n() - 1) / (plan.batches() * plan.tiles_n());
     plan.tile_m = std::min(plan.tile_m, cut(p.m, parts, 4 * plan.sliver));
   }
-  if (plan.pieces() < wanted && p.k >= 8 * kGemmDepth)
+  if (plan.pieces() < wanted && cuts_sums && p.k >= 8 * kGemmDepth)
     plan.range_k =
         cut(p.k, std::min(p.k / (4 * kGemmDepth), (wanted + plan.pieces() - 1) / plan.pieces()), kGemmDepth);
   plan.shares_a = plan.batches() == 1 && plan.tiles_n() > 1;
@@ -98,11 +98,11 @@ void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const flo
     const int64_t depth = std::min(kGemmDepth, k_end - k0);
     const float* block = packed + k0 * plan.padded_m() + m0 * depth;
     if (!plan.shares_a) {
-      loops.gemm_pack(a + plan.a_offsets[static_cast<size_t>(batch)] + m0 * p.a_row + k0 * p.a_column,
+      loops.gemm_pack(a + plan.offsets.a[static_cast<size_t>(batch)] + m0 * p.a_row + k0 * p.a_column,
                       p.a_row, p.a_column, m, depth, own);
       block = own;
     }
-    const float* from_b = b + plan.b_offsets[static_cast<size_t>(batch)] + k0 * p.b_row + n0 * p.b_column;
+    const float* from_b = b + plan.offsets.b[static_cast<size_t>(batch)] + k0 * p.b_row + n0 * p.b_column;
     loops.gemm_block(block, m, depth, from_b, p.b_row, p.b_column, n, target, p.n, k0 > k_begin, scratch);
   }
 }
@@ -123,8 +123,12 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 
 // Cuts the plan into pieces and makes it a kernel. The bias, where there is one, is added to each row.
 KernelResult make_planned(const KernelRequest& request, Plan plan, const ProductSlots& slots) {
+  const bool rows_alone = request.group.rows_alone;
+  if (rows_alone && suits_few_rows(plan.product))
+    return make_few_rows(request, plan.product, std::move(plan.offsets), slots);
   plan.sliver = request.loops.gemm_rows;
-  choose_pieces(plan);
+  // Whether a sum is cut depends on how many rows there are: not where each must come out as if alone.
+  choose_pieces(plan, /*cuts_sums=*/!rows_alone);
   const int64_t packed_bytes = align_up(plan.packed_elements() * static_cast<int64_t>(sizeof(float)));
   const int64_t partial_bytes = plan.partial_elements() * static_cast<int64_t>(sizeof(float));
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
@@ -155,7 +159,7 @@ KernelResult make_planned(const KernelRequest& request, Plan plan, const Product
 KernelResult make_product(const KernelRequest& request, const Product& product, const ProductSlots& slots) {
   Plan plan;
   plan.product = product;
-  plan.a_offsets = plan.b_offsets = {0};
+  plan.offsets = {{0}, {0}};
   return make_planned(request, std::move(plan), slots);
 }
 
@@ -177,10 +181,10 @@ KernelResult make_matmul(const KernelRequest& request) {
   const int64_t batches = product(batch, 0, batch.size());
   if (product(b, 0, b.size() - 2) == 1 && !trans_a && product(a, 0, a.size() - 2) == batches) {
     p.m *= batches;  // x[B,T,K] w[K,N]: rows are rows
-    plan.a_offsets = plan.b_offsets = {0};
+    plan.offsets = {{0}, {0}};
   } else {
-    plan.a_offsets = batch_offsets(a, batch);
-    plan.b_offsets = batch_offsets(b, batch);
+    plan.offsets.a = batch_offsets(a, batch);
+    plan.offsets.b = batch_offsets(b, batch);
   }
   return make_planned(request, std::move(plan),
                       {.a = request.input_slot(0), .b = request.input_slot(1), .c = request.output_slot(0)});

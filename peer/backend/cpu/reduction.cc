@@ -36,11 +36,12 @@ std::vector<Stretch> stretches_of(const Shape& shape, const Ints& axes) {
 // x[outer, size, inner] -> y[outer, inner]
 struct Step {
   int64_t outer, size, inner;
+  bool grows;  // blocks of a longer stretch are longer; else what is neutral behind a sum leaves its bits
 
   int64_t block() const {
     // Rows of one element are contiguous numbers, which the row loop adds in pieces of its own.
-    if (inner == 1) return std::max<int64_t>(65536, (size + 63) / 64);
-    return std::max<int64_t>(64, (size + 63) / 64);
+    const int64_t shortest = inner == 1 ? 65536 : 64;
+    return grows ? std::max<int64_t>(shortest, (size + 63) / 64) : shortest;
   }
   int64_t blocks() const { return (size + block() - 1) / block(); }
   int64_t partials() const { return blocks() == 1 ? 0 : outer * blocks() * inner; }
@@ -103,7 +104,7 @@ KernelResult make_reduce(const KernelRequest& request) {
     size_t last = stretches.size();
     while (last > 0 && !stretches[last - 1].reduced) --last;
     if (last == 0) break;
-    Step step{1, stretches[last - 1].size, 1};
+    Step step{1, stretches[last - 1].size, 1, !request.group.rows_alone};
     for (size_t i = 0; i + 1 < last; ++i) step.outer *= stretches[i].size;
     for (size_t i = last; i < stretches.size(); ++i) step.inner *= stretches[i].size;
     reduced *= step.size;

@@ -20,6 +20,7 @@ void add_plane_loops(LoopTable& table);
 void add_pool_loops(LoopTable& table);
 void add_update_loops(LoopTable& table);
 void add_gemm_loops(LoopTable& table);
+void add_few_rows_loops(LoopTable& table);
 void add_convolution_loops(LoopTable& table);
 void add_recurrent_loops(LoopTable& table);
 void add_byte_loops(LoopTable& table);

@@ -164,6 +164,18 @@ struct PoolArgs {
 
 constexpr int64_t kGemmDepth = 256;
 
+// c[m, n] = a[m, k] b[k, n] for a strip of columns of b.
+constexpr int kFewRows = 8;  // the largest m
+struct FewRowsArgs {
+  const float *a, *b;
+  int64_t n, k, a_stride;
+  int64_t b_stride;  // from row to row, and, across, from column to column
+  float* c;
+  int64_t c_stride;
+  float* sums;  // scratch: [m, n]
+};
+using FewRowsLoop = void (*)(const FewRowsArgs& args);
+
 // A stretch of `count` hidden units of one row of a recurrent cell. Its gates lie `stride` apart in x, gates
 // and d, `product_stride` apart in product. Not every cell has every array.
 struct CellArgs {
@@ -303,6 +315,8 @@ struct LoopTable {
   void (*gemm_block)(const float* packed, int64_t m, int64_t depth, const float* b, int64_t row_stride,
                      int64_t column_stride, int64_t n, float* c, int64_t c_stride, int accumulate,
                      float* scratch);
+  // The same sums for m = 1, 2, .. kFewRows rows, without packing: b row-major, and, across, column-major.
+  FewRowsLoop few_rows[kFewRows], few_rows_across[kFewRows];
 
   // c[m, panel_columns] (+)= a[m, depth] panel; a panel is [depth, panel_columns], padded with zero columns.
   // An element's terms are added in order of depth.

@@ -57,6 +57,7 @@ const LoopTable& table() {
     add_pool_loops(filled);
     add_update_loops(filled);
     add_gemm_loops(filled);
+    add_few_rows_loops(filled);
     add_convolution_loops(filled);
     add_recurrent_loops(filled);
     add_byte_loops(filled);
