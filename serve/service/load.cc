@@ -78,7 +78,7 @@ Status load_tokenizer(const LoadOptions& options, int64_t vocabulary, TextModel&
   if (path.empty() && fs::exists(options.model.parent_path() / "tokenizer.json", code))
     path = options.model.parent_path() / "tokenizer.json";
   if (path.empty()) {
-    if (vocabulary == 256) return {};
+    if (vocabulary == 256 || !options.needs_tokenizer) return {};
     return fail(ErrorCode::InvalidArgument,
                 "the model has " + std::to_string(vocabulary) +
                     " tokens and no tokenizer.json lies beside it: give one with --tokenizer FILE");

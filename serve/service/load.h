@@ -20,6 +20,7 @@ struct LoadOptions {
   std::string name;                 // empty: the model file's, without its ending
   int64_t context = 0;              // where the file leaves the length open; 0: 1024
   int64_t rows_max = 64;            // positions of a pass
+  bool needs_tokenizer = true;      // false: for who has tokens already
   bool verifies = true;             // against the whole window; takes two passes over it
 };
 
