@@ -1,10 +1,11 @@
 // How a tokenizer file encodes texts, and how fast. bench/tokenizers/against_hf.sh compares both with Hugging
 // Face's library.
 //   weft_bench_tokenizers ids TOKENIZER.json TEXTS [plain]
-//       the ids of each text of a file of JSON strings, one a line; plain: control tokens are text, and nothing
-//       is put before or behind
+//       the ids of each text of a file of JSON strings, one a line; plain: control tokens are text, and
+//       nothing is put before or behind
 //   weft_bench_tokenizers speed TOKENIZER.json TEXT [SECONDS]
-//       MB a second of one thread's own time, the median of rounds that take SECONDS (3) together; TEXT is encoded line by line
+//       MB a second of one thread's own time, the median of rounds that take SECONDS (3) together; TEXT is
+//       encoded line by line
 //   weft_bench_tokenizers --smoke
 //       both, by weft's tokenizer of bytes and a small file
 #include <algorithm>
@@ -72,7 +73,8 @@ double speed(size_t bytes, double seconds, Work&& work) {
     work();
     rounds.push_back(now() - began);
   }
-  std::nth_element(rounds.begin(), rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2), rounds.end());
+  std::nth_element(rounds.begin(), rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2),
+                   rounds.end());
   return static_cast<double>(bytes) / rounds[rounds.size() / 2] * 1e-6;
 }
 
@@ -105,7 +107,8 @@ Tokenizer load(const char* path) {
   return tokenizer;
 }
 
-constexpr const char* kSmall = R"({"model": {"type": "BPE", "byte_fallback": true, "vocab": {"<0x0A>": 0, "a": 1,
+constexpr const char* kSmall =
+    R"({"model": {"type": "BPE", "byte_fallback": true, "vocab": {"<0x0A>": 0, "a": 1,
   "b": 2, "ab": 3, "<0x63>": 4}, "merges": ["a b"]}, "decoder": {"type": "Sequence", "decoders":
   [{"type": "ByteFallback"}, {"type": "Fuse"}]}})";
 
@@ -121,7 +124,8 @@ int smoke() {
 
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--smoke") == 0) return smoke();
-  if (argc < 4) stop("usage: ids TOKENIZER.json TEXTS [plain] | speed TOKENIZER.json TEXT [SECONDS] | --smoke");
+  if (argc < 4)
+    stop("usage: ids TOKENIZER.json TEXTS [plain] | speed TOKENIZER.json TEXT [SECONDS] | --smoke");
   const Tokenizer tokenizer = load(argv[2]);
   const std::string text = read_file(argv[3]);
   if (std::strcmp(argv[1], "speed") == 0) {

@@ -49,7 +49,8 @@ std::vector<AddedPart> AddedTokens::split(std::string_view text, bool with_speci
     size_t begin = at, end = at + token->content.size();
     at = end;
     if (token->is_special && !with_special) continue;
-    if (token->is_single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end))))
+    if (token->is_single_word &&
+        (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end))))
       continue;
     if (token->takes_left) begin = std::max(done, begin - trailing_blanks(text.substr(0, begin)));
     if (token->takes_right) end += leading_blanks(text.substr(end));

@@ -13,8 +13,8 @@
 namespace weft::text {
 namespace {
 
-constexpr size_t kFew = 48;        // symbols; so many are merged by looking at each pair each time
-constexpr size_t kWholeMax = 64;   // bytes of a token that is looked up before a piece is taken apart
+constexpr size_t kFew = 48;       // symbols; so many are merged by looking at each pair each time
+constexpr size_t kWholeMax = 64;  // bytes of a token that is looked up before a piece is taken apart
 
 constexpr size_t kJoinedMax = 16;  // characters
 
@@ -38,8 +38,8 @@ Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options)
   find_whole_tokens();
 }
 
-// Most pieces of a text are tokens as they are. Which of these the merges would find is known from here on, so
-// that a piece costs one look into the vocabulary: a cache that is complete, bounded, and needs no lock.
+// Most pieces of a text are tokens as they are. Which of these the merges would find is known from here on,
+// so that a piece costs one look into the vocabulary: a cache that is complete, bounded, and needs no lock.
 void Bpe::find_whole_tokens() {
   is_whole_.assign(vocabulary_.size(), options_.ignore_merges);
   if (options_.ignore_merges) return;
@@ -75,8 +75,8 @@ void Bpe::append_symbols(std::string_view piece, std::vector<TokenId>& symbols) 
     const size_t size = options_.is_byte_level ? 1 : first_character(piece).size;
     const std::string_view symbol = piece.substr(0, size);
     piece.remove_prefix(size);
-    const TokenId token = size == 1 ? of_byte_[static_cast<uint8_t>(symbol[0])]
-                                    : vocabulary_.find(symbol).value_or(kNone);
+    const TokenId token =
+        size == 1 ? of_byte_[static_cast<uint8_t>(symbol[0])] : vocabulary_.find(symbol).value_or(kNone);
     if (token != kNone) {
       if (std::exchange(unknown_waits, false)) symbols.push_back(*options_.unknown);
       symbols.push_back(token);
@@ -126,8 +126,8 @@ void Bpe::merge_few(std::vector<TokenId>& tokens, size_t first) const {
 
 namespace {
 
-// The symbols of a long piece, in a list, and the pairs that merge, the next one on top of a heap. A pair on the
-// heap may have changed since: its rank says so.
+// The symbols of a long piece, in a list, and the pairs that merge, the next one on top of a heap. A pair on
+// the heap may have changed since: its rank says so.
 class LongPiece {
  public:
   LongPiece(std::vector<TokenId>& tokens, size_t first, const MergeTable& merges)
@@ -190,7 +190,8 @@ void Bpe::merge_many(std::vector<TokenId>& tokens, size_t first) const {
 
 std::optional<std::vector<std::string>> Bpe::joined_before(std::string_view mark) const {
   if (options_.is_byte_level || options_.ignore_merges || !vocabulary_.find(mark)) return std::nullopt;
-  const std::string_view unknown = options_.unknown ? vocabulary_.text(*options_.unknown) : std::string_view();
+  const std::string_view unknown =
+      options_.unknown ? vocabulary_.text(*options_.unknown) : std::string_view();
   std::set<std::string, std::less<>> joined;
   for (TokenId id = 0; id < vocabulary_.size(); ++id) {
     const std::string_view token = vocabulary_.text(id);

@@ -1,6 +1,6 @@
 // Byte pair encoding (Sennrich, Haddow, Birch: "Neural machine translation of rare words with subword units",
-// ACL 2016): a piece of text begins as its characters, or its bytes; of the pairs that stand side by side, the
-// one of lowest rank becomes one token, the leftmost first, until none merges. The results are those of
+// ACL 2016): a piece of text begins as its characters, or its bytes; of the pairs that stand side by side,
+// the one of lowest rank becomes one token, the leftmost first, until none merges. The results are those of
 // Hugging Face's `tokenizers`, their order of tokens for unknown characters as well.
 #pragma once
 
@@ -18,10 +18,10 @@
 namespace weft::text {
 
 struct BpeOptions {
-  bool is_byte_level = false;   // a piece begins as its bytes, each a token of the vocabulary
-  bool byte_fallback = false;   // a character that is no token becomes tokens <0x00> to <0xFF>
-  bool ignore_merges = false;   // a piece that is a token is that one, whatever the merges say
-  bool fuse_unknown = false;    // unknown characters side by side become one unknown token
+  bool is_byte_level = false;        // a piece begins as its bytes, each a token of the vocabulary
+  bool byte_fallback = false;        // a character that is no token becomes tokens <0x00> to <0xFF>
+  bool ignore_merges = false;        // a piece that is a token is that one, whatever the merges say
+  bool fuse_unknown = false;         // unknown characters side by side become one unknown token
   std::optional<TokenId> unknown{};  // without one they become nothing
 };
 
@@ -36,8 +36,8 @@ class Bpe {
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
   const BpeOptions& options() const { return options_; }
-  // A text may be cut before a mark, and its parts encoded each by itself, unless one of these characters stands
-  // before the mark: no token of the vocabulary has another one there. Nothing: it may not be cut so.
+  // A text may be cut before a mark, and its parts encoded each by itself, unless one of these characters
+  // stands before the mark: no token of the vocabulary has another one there. Nothing: it may not be cut so.
   std::optional<std::vector<std::string>> joined_before(std::string_view mark) const;
 
  private:

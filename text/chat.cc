@@ -82,9 +82,12 @@ Result<std::vector<PromptPart>> prompt_of(ChatTemplate chat_template, std::span<
                                                   printable(messages[i].role.substr(0, 32)) +
                                                   "'; there are system, user and assistant");
   switch (chat_template) {
-    case ChatTemplate::ChatML: return chatml(messages);
-    case ChatTemplate::Llama3: return llama3(messages);
-    case ChatTemplate::Plain: return plain(messages);
+    case ChatTemplate::ChatML:
+      return chatml(messages);
+    case ChatTemplate::Llama3:
+      return llama3(messages);
+    case ChatTemplate::Plain:
+      return plain(messages);
   }
   return fail(ErrorCode::Internal, "no such template");
 }
@@ -95,8 +98,9 @@ Status check_control(const Tokenizer& tokenizer, ChatTemplate chat_template,
     if (!part.is_control) continue;
     const auto token = tokenizer.added_token(part.text);
     if (token && tokenizer.is_special(*token)) continue;
-    return fail(ErrorCode::NotFound, "the chat template " + std::string(to_string(chat_template)) + " needs " +
-                                         part.text + ", which is no special token of this tokenizer; choose " +
+    return fail(ErrorCode::NotFound, "the chat template " + std::string(to_string(chat_template)) +
+                                         " needs " + part.text +
+                                         ", which is no special token of this tokenizer; choose " +
                                          "the template that the model was trained with, or plain");
   }
   return {};
@@ -106,9 +110,12 @@ Status check_control(const Tokenizer& tokenizer, ChatTemplate chat_template,
 
 std::string_view to_string(ChatTemplate chat_template) {
   switch (chat_template) {
-    case ChatTemplate::ChatML: return "chatml";
-    case ChatTemplate::Llama3: return "llama3";
-    case ChatTemplate::Plain: return "plain";
+    case ChatTemplate::ChatML:
+      return "chatml";
+    case ChatTemplate::Llama3:
+      return "llama3";
+    case ChatTemplate::Plain:
+      return "plain";
   }
   return "?";
 }

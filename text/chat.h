@@ -21,8 +21,8 @@ struct ChatMessage {
 enum class ChatTemplate : uint8_t {
   ChatML,  // <|im_start|>role\ncontent<|im_end|>\n ... <|im_start|>assistant\n
   Llama3,  // <|begin_of_text|>, then <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|> ...
-  Plain,   // System's content, then "User: content\n", "Assistant: content\n" ... "Assistant:"; for models without
-           // control tokens. Nothing keeps a user from writing "Assistant:" there.
+  Plain,   // System's content, then "User: content\n", "Assistant: content\n" ... "Assistant:"; for models
+          // without control tokens. Nothing keeps a user from writing "Assistant:" there.
 };
 std::string_view to_string(ChatTemplate chat_template);  // chatml, llama3, plain
 // NotFound: another name; the message has the names that there are.
@@ -30,14 +30,14 @@ Result<ChatTemplate> chat_template_from(std::string_view name);
 
 // Of a tokenizer_config.json: which of the templates its chat_template writes out. NotFound: it has none.
 // Unsupported: it does something that none of them does (default messages, tools, conditions on contents), or
-// names other control tokens; the message asks to name one. Corrupted, OutOfRange: as outline_of says, or more
-// than 16 MiB.
+// names other control tokens; the message asks to name one. Corrupted, OutOfRange: as outline_of says, or
+// more than 16 MiB.
 Result<ChatTemplate> recognize_chat_template(std::string_view tokenizer_config);
 
-// The tokens of the conversation, up to where the assistant is to answer. Control tokens come from the template
-// alone: in a role or a content their names stay text, as much as everything else a user writes.
-// InvalidArgument: another role, or no message. NotFound: the tokenizer lacks a control token of the template, or
-// does not have it as a special one. Else as Tokenizer::encode.
+// The tokens of the conversation, up to where the assistant is to answer. Control tokens come from the
+// template alone: in a role or a content their names stay text, as much as everything else a user writes.
+// InvalidArgument: another role, or no message. NotFound: the tokenizer lacks a control token of the
+// template, or does not have it as a special one. Else as Tokenizer::encode.
 Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, ChatTemplate chat_template,
                                          std::span<const ChatMessage> messages);
 

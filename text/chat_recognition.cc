@@ -1,5 +1,5 @@
-// Which template a Jinja text writes out, where it is one of the simple ones. It is not run: its words and its
-// quoted texts are compared with those that such a template may have.
+// Which template a Jinja text writes out, where it is one of the simple ones. It is not run: its words and
+// its quoted texts are compared with those that such a template may have.
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
@@ -80,18 +80,23 @@ std::optional<JinjaTexts> texts_of(std::string_view left) {
 
 bool consists_of(std::string_view text, std::span<const std::string_view> parts) {
   while (!text.empty()) {
-    const auto found =
-        std::find_if(parts.begin(), parts.end(), [&](std::string_view part) { return text.starts_with(part); });
+    const auto found = std::find_if(parts.begin(), parts.end(),
+                                    [&](std::string_view part) { return text.starts_with(part); });
     if (found == parts.end()) return false;
     text.remove_prefix(found->size());
   }
   return true;
 }
 
-constexpr std::string_view kWords[] = {
-    "set",     "for",       "in",    "if",      "elif", "else", "endif", "endfor",        "messages",
-    "message", "role",      "content", "loop",  "index0", "first", "last", "loop_messages", "and",
-    "or",      "not",       "is",    "defined", "true", "false", "trim", "bos_token",     "add_generation_prompt"};
+constexpr std::string_view kWords[] = {"set",     "for",           "in",
+                                       "if",      "elif",          "else",
+                                       "endif",   "endfor",        "messages",
+                                       "message", "role",          "content",
+                                       "loop",    "index0",        "first",
+                                       "last",    "loop_messages", "and",
+                                       "or",      "not",           "is",
+                                       "defined", "true",          "false",
+                                       "trim",    "bos_token",     "add_generation_prompt"};
 constexpr std::string_view kCommon[] = {"\n", " ", "system", "user", "assistant", "role", "content"};
 
 struct Signature {
@@ -146,8 +151,9 @@ Result<ChatTemplate> recognize_chat_template(std::string_view tokenizer_config) 
   if (found == nullptr)
     return fail(ErrorCode::NotFound, "tokenizer_config.json has no chat_template; name one of weft's");
   const auto not_simple = [] {
-    return fail(ErrorCode::Unsupported, "the chat_template of tokenizer_config.json is none that weft knows; name "
-                                        "the one that the model was trained with: chatml, llama3 or plain");
+    return fail(ErrorCode::Unsupported,
+                "the chat_template of tokenizer_config.json is none that weft knows; name "
+                "the one that the model was trained with: chatml, llama3 or plain");
   };
   if (found->value.size() > kTemplateMax) return not_simple();
   WEFT_TRY(const Json json, parse_json(found->value, "chat_template"));

@@ -115,8 +115,9 @@ std::optional<uint8_t> byte_of_fallback(std::string_view token) {
 
 Result<DecodeRules> DecodeRules::parse(const Json& decoder) {
   if (decoder.is_null())
-    return fail(ErrorCode::Unsupported, "there is none; add {\"type\": \"ByteLevel\"} or what the model was "
-                                        "trained with");
+    return fail(ErrorCode::Unsupported,
+                "there is none; add {\"type\": \"ByteLevel\"} or what the model was "
+                "trained with");
   return DecoderReader().run(decoder);
 }
 

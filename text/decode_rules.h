@@ -20,12 +20,12 @@ struct DecodeRules {
   bool is_byte_level = false;  // the tokens' bytes stand side by side; nothing else holds
   bool byte_fallback = false;  // <0x00> to <0xFF> are bytes
   std::vector<std::pair<std::string, std::string>> replacements;  // in each token, one after the other
-  std::string stripped;        // at the begin of the whole text ...
-  size_t stripped_max = 0;     // ... so often at most
-  std::string first_without;   // the first token loses all of these
+  std::string stripped;                                           // at the begin of the whole text ...
+  size_t stripped_max = 0;                                        // ... so often at most
+  std::string first_without;                                      // the first token loses all of these
 
-  // ByteLevel; Metaspace; a Sequence of Replace, ByteFallback, Metaspace, Fuse and Strip, in an order in which
-  // they can be carried out token by token. Unsupported: another, by its name.
+  // ByteLevel; Metaspace; a Sequence of Replace, ByteFallback, Metaspace, Fuse and Strip, in an order in
+  // which they can be carried out token by token. Unsupported: another, by its name.
   static Result<DecodeRules> parse(const nlohmann::json& decoder);
 
   // A token's text by the replacements. `is_first`: of the whole text.

@@ -29,7 +29,8 @@ TokenJoiner::TokenJoiner(Tokenizer tokenizer, const DecodeOptions& options)
 void TokenJoiner::push(TokenId token, std::string& bytes) {
   const TokenizerParts& parts = tokenizer_.parts();
   const TokenText found = parts.text_of(token);
-  if (found.kind == TokenText::Kind::None || (skips_special_ && found.kind == TokenText::Kind::Special)) return;
+  if (found.kind == TokenText::Kind::None || (skips_special_ && found.kind == TokenText::Kind::Special))
+    return;
   std::string text;
   if (found.kind == TokenText::Kind::Byte)
     text = static_cast<char>(found.byte);

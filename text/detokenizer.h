@@ -10,8 +10,8 @@
 namespace weft::text {
 
 struct DecodeOptions {
-  bool skips_special = true;   // control tokens have no text
-  bool continues_text = false; // there is text before: a blank at the begin is one, not SentencePiece's mark
+  bool skips_special = true;    // control tokens have no text
+  bool continues_text = false;  // there is text before: a blank at the begin is one, not SentencePiece's mark
 };
 
 // The bytes of tokens, one after the other.

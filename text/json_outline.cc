@@ -34,8 +34,8 @@ class Scanner {
 
  private:
   tl::unexpected<Error> malformed() const {
-    return fail(ErrorCode::Corrupted,
-                "is not JSON, or cut off, at byte " + std::to_string(at_) + " of " + std::to_string(bytes_.size()));
+    return fail(ErrorCode::Corrupted, "is not JSON, or cut off, at byte " + std::to_string(at_) + " of " +
+                                          std::to_string(bytes_.size()));
   }
   void skip_blanks() {
     while (at_ < bytes_.size() && is_blank(bytes_[at_])) ++at_;
@@ -100,7 +100,8 @@ class Scanner {
             return fail(ErrorCode::OutOfRange, "has a list of more than " + std::to_string(kJsonEntriesMax) +
                                                    " entries, at byte " + std::to_string(at_));
           break;
-        default: break;
+        default:
+          break;
       }
     }
     return malformed();
@@ -115,8 +116,8 @@ class Scanner {
 Result<std::vector<JsonMember>> outline_of(std::string_view bytes) { return Scanner(bytes).object(); }
 
 const JsonMember* find_member(const std::vector<JsonMember>& members, std::string_view key) {
-  const auto found =
-      std::find_if(members.begin(), members.end(), [&](const JsonMember& member) { return member.key == key; });
+  const auto found = std::find_if(members.begin(), members.end(),
+                                  [&](const JsonMember& member) { return member.key == key; });
   return found == members.end() ? nullptr : &*found;
 }
 

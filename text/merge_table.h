@@ -21,8 +21,8 @@ class MergeTable {
   // `count` merges will follow.
   explicit MergeTable(size_t count = 0);
 
-  // The rank is the number of those before it; of a pair that comes twice the later rank holds. Corrupted: too
-  // many pairs meet in the table. REQUIRES: no more than `count`.
+  // The rank is the number of those before it; of a pair that comes twice the later rank holds. Corrupted:
+  // too many pairs meet in the table. REQUIRES: no more than `count`.
   Status add(TokenId left, TokenId right, TokenId token);
 
   // One that nothing ever merges by. It counts.

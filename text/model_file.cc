@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Takes what nlohmann's parser meets; a reader says which of it has a place. The first error ends the parsing.
+// Takes what nlohmann's parser meets; a reader says which of it has a place. The first error ends the
+// parsing.
 class SaxReader : public nlohmann::json_sax<Json> {
  public:
   Status run(std::string_view json) {
@@ -72,8 +73,9 @@ class VocabularyReader final : public SaxReader {
 
  private:
   bool misplaced() override {
-    return refuse({ErrorCode::Corrupted, "'" + printable(key_.substr(0, 64)) +
-                                             "' has no id: an object of tokens and whole numbers is expected"});
+    return refuse(
+        {ErrorCode::Corrupted, "'" + printable(key_.substr(0, 64)) +
+                                   "' has no id: an object of tokens and whole numbers is expected"});
   }
   Vocabulary& vocabulary_;
   const bool is_byte_level_;
@@ -105,8 +107,8 @@ class MergesReader final : public SaxReader {
 
  private:
   bool misplaced() override {
-    return refuse({ErrorCode::Corrupted,
-                   "number " + std::to_string(count_) + " is not \"a b\" or [\"a\", \"b\"]"});
+    return refuse(
+        {ErrorCode::Corrupted, "number " + std::to_string(count_) + " is not \"a b\" or [\"a\", \"b\"]"});
   }
   bool merge(std::string_view left, std::string_view right) {
     ++count_;

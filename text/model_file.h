@@ -11,12 +11,12 @@
 namespace weft::text {
 
 // {"token": id, ...}. `is_byte_level`: the tokens are written in GPT-2's alphabet (byte_alphabet.h); one that
-// is not can be decoded, but no text becomes it. Corrupted, OutOfRange: as Vocabulary::add says, or a member that
-// is no id.
+// is not can be decoded, but no text becomes it. Corrupted, OutOfRange: as Vocabulary::add says, or a member
+// that is no id.
 Result<Vocabulary> read_vocabulary(std::string_view json, bool is_byte_level, size_t id_limit);
 
-// ["a b", ...] or [["a", "b"], ...], the first merge first; at most `count`. Corrupted: one of another form, or of
-// tokens that the vocabulary lacks.
+// ["a b", ...] or [["a", "b"], ...], the first merge first; at most `count`. Corrupted: one of another form,
+// or of tokens that the vocabulary lacks.
 Result<MergeTable> read_merges(std::string_view json, bool is_byte_level, size_t count,
                                const Vocabulary& vocabulary);
 

@@ -89,31 +89,31 @@ Result<std::string> Normalizer::apply(std::string_view text) const {
 }
 
 Result<std::string> Normalizer::apply_step(const Step& step, std::string text, size_t size_max) {
-  return std::visit(
-      Overloaded{[&](const Prepend& prepend) -> Result<std::string> {
-                   return text.empty() ? text : prepend.text + text;
-                 },
-                 [&](const Replace& replace) -> Result<std::string> {
-                   std::vector<Match> matches;
-                   WEFT_TRY_STATUS(replace.pattern.find_all(text, matches));
-                   if (text.size() + matches.size() * replace.by.size() > size_max) return grew(size_max);
-                   std::string replaced;
-                   size_t at = 0;
-                   for (const Match& match : matches) {
-                     replaced.append(text, at, match.begin - at).append(replace.by);
-                     at = match.end;
-                   }
-                   return replaced.append(text, at);
-                 },
-                 [&](UnicodeForm form) -> Result<std::string> { return normalize(text, form); },
-                 [&](Lowercase) -> Result<std::string> { return lower_case(text); },
-                 [&](const Strip& strip) -> Result<std::string> {
-                   std::string_view left = text;
-                   if (strip.left) left.remove_prefix(leading_blanks(left));
-                   if (strip.right) left.remove_suffix(trailing_blanks(left));
-                   return std::string(left);
-                 }},
-      step);
+  return std::visit(Overloaded{[&](const Prepend& prepend) -> Result<std::string> {
+                                 return text.empty() ? text : prepend.text + text;
+                               },
+                               [&](const Replace& replace) -> Result<std::string> {
+                                 std::vector<Match> matches;
+                                 WEFT_TRY_STATUS(replace.pattern.find_all(text, matches));
+                                 if (text.size() + matches.size() * replace.by.size() > size_max)
+                                   return grew(size_max);
+                                 std::string replaced;
+                                 size_t at = 0;
+                                 for (const Match& match : matches) {
+                                   replaced.append(text, at, match.begin - at).append(replace.by);
+                                   at = match.end;
+                                 }
+                                 return replaced.append(text, at);
+                               },
+                               [&](UnicodeForm form) -> Result<std::string> { return normalize(text, form); },
+                               [&](Lowercase) -> Result<std::string> { return lower_case(text); },
+                               [&](const Strip& strip) -> Result<std::string> {
+                                 std::string_view left = text;
+                                 if (strip.left) left.remove_prefix(leading_blanks(left));
+                                 if (strip.right) left.remove_suffix(trailing_blanks(left));
+                                 return std::string(left);
+                               }},
+                    step);
 }
 
 }  // namespace weft::text

@@ -31,14 +31,15 @@ using JitStack = std::unique_ptr<pcre2_jit_stack, Release<pcre2_jit_stack_free>>
 
 namespace {
 
-constexpr uint32_t kStepsAtFirst = 100'000;    // of one match; PCRE2 counts where it may have to come back
-constexpr uint32_t kStepsMore = 100'000;       // and of a second try, beside 8 for each byte of the text
+constexpr uint32_t kStepsAtFirst = 100'000;  // of one match; PCRE2 counts where it may have to come back
+constexpr uint32_t kStepsMore = 100'000;     // and of a second try, beside 8 for each byte of the text
 constexpr uint64_t kStepsMax = 100'000'000;
 constexpr uint32_t kHeapMax = 16 << 10;        // KiB, where PCRE2 has no machine code
 constexpr size_t kJitStackMax = 4 << 20;       // bytes
 constexpr uint32_t kGroupsMax = 50;            // within each other
 constexpr unsigned kMatchesBetweenLooks = 32;  // at the clock
-constexpr double kSecondsMin = 0.05, kSecondsForByte = 2e-6;
+constexpr double kSecondsMin = 0.05, kSecondsForByte = 5e-7;
+constexpr double kWithoutJit = 8;  // times as slow
 
 double thread_seconds() {
   timespec now;
@@ -59,9 +60,10 @@ std::string message_of(int error) {
 }
 
 tl::unexpected<Error> too_long() {
-  return fail(ErrorCode::ResourceExhausted,
-              "the tokenizer's pattern takes too long on this text; a pattern that goes back and forth over the "
-              "text has no place in a tokenizer");
+  return fail(
+      ErrorCode::ResourceExhausted,
+      "the tokenizer's pattern takes too long on this text; a pattern that goes back and forth over the "
+      "text has no place in a tokenizer");
 }
 
 }  // namespace
@@ -86,8 +88,8 @@ Result<Pattern> Pattern::compile(std::string_view expression) {
   pcre2_code* const made = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                          kOptions, &error, &at, context.get());
   if (made == nullptr)
-    return fail(ErrorCode::Corrupted, "the pattern '" + printable(expression.substr(0, 80)) + "': " +
-                                          message_of(error) + ", before '" +
+    return fail(ErrorCode::Corrupted, "the pattern '" + printable(expression.substr(0, 80)) +
+                                          "': " + message_of(error) + ", before '" +
                                           printable(std::string_view(translated).substr(at, 16)) + "'");
   auto code = std::make_shared<Code>(made);
   code->is_jit = pcre2_jit_compile(made, PCRE2_JIT_COMPLETE) == 0;
@@ -103,9 +105,10 @@ Pattern Pattern::literal(std::string_view text) {
 
 // What PCRE2 needs for a search, and what it may cost.
 struct PatternSearch::State {
-  explicit State(size_t text_size)
+  State(size_t text_size, bool is_jit)
       : steps(static_cast<uint32_t>(std::min<uint64_t>(kStepsMore + 8 * uint64_t{text_size}, kStepsMax))),
-        seconds(kSecondsMin + kSecondsForByte * static_cast<double>(text_size)) {
+        seconds((kSecondsMin + kSecondsForByte * static_cast<double>(text_size)) *
+                (is_jit ? 1 : kWithoutJit)) {
     pcre2_set_match_limit(context.get(), kStepsAtFirst);
     pcre2_set_heap_limit(context.get(), kHeapMax);
   }
@@ -118,7 +121,9 @@ struct PatternSearch::State {
 };
 
 PatternSearch::PatternSearch(const Pattern& pattern, size_t text_size)
-    : pattern_(pattern), state_(pattern.code_ == nullptr ? nullptr : std::make_unique<State>(text_size)) {}
+    : pattern_(pattern),
+      state_(pattern.code_ == nullptr ? nullptr : std::make_unique<State>(text_size, pattern.code_->is_jit)) {
+}
 PatternSearch::~PatternSearch() = default;
 
 int PatternSearch::match(std::string_view part, size_t at) {
@@ -172,7 +177,8 @@ Status PatternSearch::find_valid(std::string_view part, size_t offset, std::vect
 Status PatternSearch::find_all(std::string_view part, size_t offset, std::vector<Match>& matches) {
   const std::string& literal = pattern_.literal_;
   if (state_ == nullptr) {
-    for (size_t at = part.find(literal); at != std::string_view::npos; at = part.find(literal, at + literal.size()))
+    for (size_t at = part.find(literal); at != std::string_view::npos;
+         at = part.find(literal, at + literal.size()))
       matches.push_back({offset + at, offset + at + literal.size()});
     return {};
   }

@@ -36,9 +36,10 @@ const std::string& word_items() {
   return kItems;
 }
 bool is_category(std::string_view name) {
-  static constexpr std::string_view kCategories[] = {
-      "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
-      "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co"};
+  static constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
+                                                     "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+                                                     "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So",
+                                                     "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co"};
   return std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories);
 }
 
@@ -71,11 +72,17 @@ class Translator {
 
   Status next() {
     switch (left_[0]) {
-      case '\\': return escape();
-      case '[': return char_class();
-      case '(': return group();
-      case '{': return braces();
-      default: copy(1); return {};
+      case '\\':
+        return escape();
+      case '[':
+        return char_class();
+      case '(':
+        return group();
+      case '{':
+        return braces();
+      default:
+        copy(1);
+        return {};
     }
   }
 
@@ -85,7 +92,7 @@ class Translator {
       write("(?:", 1);
       return {};
     }
-    static constexpr std::string_view kGroups[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!",
+    static constexpr std::string_view kGroups[] = {"(?:", "(?=",  "(?!",   "(?<=", "(?<!",
                                                    "(?>", "(?i:", "(?-i:", "(?i)", "(?-i)"};
     for (const std::string_view known : kGroups)
       if (left_.starts_with(known)) {
@@ -115,19 +122,44 @@ class Translator {
   Status escape() {
     if (left_.size() < 2) return refuse("\\");
     switch (left_[1]) {
-      case 's': write("[" + std::string(kSpaceItems) + "]", 2); return {};
-      case 'S': write("[^" + std::string(kSpaceItems) + "]", 2); return {};
-      case 'w': write("[" + word_items() + "]", 2); return {};
-      case 'W': write("[^" + word_items() + "]", 2); return {};
-      case 'd': write("[" + category_items("Nd") + "]", 2); return {};
-      case 'D': write("[^" + category_items("Nd") + "]", 2); return {};
-      case 'p': return property("[", "]");
-      case 'P': return property("[^", "]");
-      case 'h': write("[" + std::string(kHexItems) + "]", 2); return {};
-      case 'H': write("[^" + std::string(kHexItems) + "]", 2); return {};
-      case 'b': write(word_boundary(), 2); return {};
-      case 'A': case 'z': case 'Z': copy(2); return {};
-      default: return escaped_item();
+      case 's':
+        write("[" + std::string(kSpaceItems) + "]", 2);
+        return {};
+      case 'S':
+        write("[^" + std::string(kSpaceItems) + "]", 2);
+        return {};
+      case 'w':
+        write("[" + word_items() + "]", 2);
+        return {};
+      case 'W':
+        write("[^" + word_items() + "]", 2);
+        return {};
+      case 'd':
+        write("[" + category_items("Nd") + "]", 2);
+        return {};
+      case 'D':
+        write("[^" + category_items("Nd") + "]", 2);
+        return {};
+      case 'p':
+        return property("[", "]");
+      case 'P':
+        return property("[^", "]");
+      case 'h':
+        write("[" + std::string(kHexItems) + "]", 2);
+        return {};
+      case 'H':
+        write("[^" + std::string(kHexItems) + "]", 2);
+        return {};
+      case 'b':
+        write(word_boundary(), 2);
+        return {};
+      case 'A':
+      case 'z':
+      case 'Z':
+        copy(2);
+        return {};
+      default:
+        return escaped_item();
     }
   }
   static std::string word_boundary() {
@@ -139,15 +171,28 @@ class Translator {
   Status escaped_item() {
     const char c = left_[1];
     switch (c) {
-      case 't': case 'n': case 'r': case 'f': case 'a': case 'e': copy(2); return {};
-      case 'v': write("\\x0B", 2); return {};
-      case 'x': return hex_escape();
-      case 'u': return unicode_escape();
-      default: break;
+      case 't':
+      case 'n':
+      case 'r':
+      case 'f':
+      case 'a':
+      case 'e':
+        copy(2);
+        return {};
+      case 'v':
+        write("\\x0B", 2);
+        return {};
+      case 'x':
+        return hex_escape();
+      case 'u':
+        return unicode_escape();
+      default:
+        break;
     }
     if (is_digit(c) || is_letter(c)) return refuse(left_.substr(0, 2));
     if (static_cast<unsigned char>(c) >= 0x80)
-      write(left_.substr(1, first_character(left_.substr(1)).size), 1 + first_character(left_.substr(1)).size);
+      write(left_.substr(1, first_character(left_.substr(1)).size),
+            1 + first_character(left_.substr(1)).size);
     else
       copy(2);
     return {};
@@ -203,7 +248,8 @@ class Translator {
     if (left_.starts_with("&&")) return refuse("&&");
     if (left_[0] == '[') {
       const size_t end = left_.find(":]");
-      if (!left_.starts_with("[:") || end == std::string_view::npos || end > 16) return refuse("[ within [...]");
+      if (!left_.starts_with("[:") || end == std::string_view::npos || end > 16)
+        return refuse("[ within [...]");
       copy(end + 2);
       return {};
     }
@@ -213,14 +259,28 @@ class Translator {
     }
     if (left_.size() < 2) return refuse("\\");
     switch (left_[1]) {
-      case 's': write(kSpaceItems, 2); return {};
-      case 'w': write(word_items(), 2); return {};
-      case 'd': write(category_items("Nd"), 2); return {};
-      case 'p': return property("", "");
-      case 'h': write(kHexItems, 2); return {};
-      case 'b': copy(2); return {};
-      case 'S': copy(2); return {};  // but for U+180E
-      default: return escaped_item();
+      case 's':
+        write(kSpaceItems, 2);
+        return {};
+      case 'w':
+        write(word_items(), 2);
+        return {};
+      case 'd':
+        write(category_items("Nd"), 2);
+        return {};
+      case 'p':
+        return property("", "");
+      case 'h':
+        write(kHexItems, 2);
+        return {};
+      case 'b':
+        copy(2);
+        return {};
+      case 'S':
+        copy(2);
+        return {};  // but for U+180E
+      default:
+        return escaped_item();
     }
   }
 

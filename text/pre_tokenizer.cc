@@ -169,10 +169,17 @@ void PreTokenizer::append(const std::vector<Part>& parts, Behaviour behaviour, s
       case Behaviour::Removed:
         if (is_match) continue;
         break;
-      case Behaviour::Isolated: break;
-      case Behaviour::MergedWithPrevious: joins = is_match && !was_match; break;
-      case Behaviour::MergedWithNext: joins = !is_match && was_match; break;
-      case Behaviour::Contiguous: joins = i > 0 && is_match == was_match; break;
+      case Behaviour::Isolated:
+        break;
+      case Behaviour::MergedWithPrevious:
+        joins = is_match && !was_match;
+        break;
+      case Behaviour::MergedWithNext:
+        joins = !is_match && was_match;
+        break;
+      case Behaviour::Contiguous:
+        joins = i > 0 && is_match == was_match;
+        break;
     }
     if (joins && i > 0)
       places.back().end = place.end;

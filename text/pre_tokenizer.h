@@ -24,8 +24,8 @@ class PreTokenizer {
  public:
   // The whole text is one piece.
   PreTokenizer() = default;
-  // Sequence, Split, ByteLevel (at the end), Metaspace, Digits, Punctuation, WhitespaceSplit; null cuts nowhere.
-  // Unsupported: another one, by its name.
+  // Sequence, Split, ByteLevel (at the end), Metaspace, Digits, Punctuation, WhitespaceSplit; null cuts
+  // nowhere. Unsupported: another one, by its name.
   static Result<PreTokenizer> parse(const nlohmann::json& pre_tokenizer);
 
   // Whether the pieces are to be encoded byte by byte.

@@ -15,7 +15,8 @@ Result<StopStrings> StopStrings::make(std::vector<std::string> stops) {
   for (const std::string& stop : stops)
     if (stop.empty() || stop.size() > kStopStringSizeMax)
       return fail(ErrorCode::OutOfRange, "a stop string of " + std::to_string(stop.size()) +
-                                             " bytes; it has to have 1 to " + std::to_string(kStopStringSizeMax));
+                                             " bytes; it has to have 1 to " +
+                                             std::to_string(kStopStringSizeMax));
   return StopStrings(std::move(stops));
 }
 

@@ -14,9 +14,9 @@ namespace weft::text {
 inline constexpr size_t kStopStringsMax = 16;
 inline constexpr size_t kStopStringSizeMax = 1024;  // bytes
 
-// Passes a text on as it comes, up to the stop string that is whole first; of those that end at one place, to the
-// longest. What may be the begin of one is held back, and no more than that. The result does not depend on how
-// the text comes in parts. Belongs to one thread.
+// Passes a text on as it comes, up to the stop string that is whole first; of those that end at one place, to
+// the longest. What may be the begin of one is held back, and no more than that. The result does not depend
+// on how the text comes in parts. Belongs to one thread.
 class StopStrings {
  public:
   // None: the text passes as it is. OutOfRange: an empty one, too many, or one that is too long.

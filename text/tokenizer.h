@@ -43,9 +43,9 @@ class Tokenizer {
   explicit Tokenizer(std::shared_ptr<const TokenizerParts> parts) : parts_(std::move(parts)) {}
 
   // The tokens of a text, the same that Hugging Face's library gives for text that is UTF-8. Other bytes are
-  // encoded as bytes where the vocabulary has them. O(n log n) steps and some 40 bytes of memory a byte, at most.
-  // OutOfRange: more than kTextMax bytes. ResourceExhausted: the file's pattern or normalizer is hostile, or the
-  // text is made for it (pattern.h, normalizer.h).
+  // encoded as bytes where the vocabulary has them. O(n log n) steps and some 40 bytes of memory a byte, at
+  // most. OutOfRange: more than kTextMax bytes. ResourceExhausted: the file's pattern or normalizer is
+  // hostile, or the text is made for it (pattern.h, normalizer.h).
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
   // Of a text in parts; `special` says of each whether control tokens are found in it. A token never reaches
   // over the border of two parts whose `special` differs.
@@ -74,8 +74,8 @@ class Tokenizer {
   std::shared_ptr<const TokenizerParts> parts_;
 };
 
-// A tokenizer.json of Hugging Face's library, with the model BPE: byte-level as of GPT-2, Llama 3 and Qwen, or
-// of SentencePiece's kind as of Llama 2, Mistral and Gemma. "truncation" and "padding" are not obeyed.
+// A tokenizer.json of Hugging Face's library, with the model BPE: byte-level as of GPT-2, Llama 3 and Qwen,
+// or of SentencePiece's kind as of Llama 2, Mistral and Gemma. "truncation" and "padding" are not obeyed.
 // Unsupported: another model (WordPiece, Unigram, WordLevel), normalizer, pre-tokenizer, post-processor or
 // decoder, by its name. OutOfRange: more than kTokenizerFileMax bytes, nested over 32 deep, over a million
 // entries in one list; these take 100 ms at most. Corrupted: whatever else is wrong, in 2 s and in memory of

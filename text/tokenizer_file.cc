@@ -22,8 +22,18 @@ constexpr size_t kAddedMax = 100'000;
 
 // By which names models end a text, or a turn of a conversation.
 constexpr std::string_view kEndNames[] = {
-    "<|endoftext|>", "<|end_of_text|>", "</s>",        "<eos>",          "<|eot_id|>", "<|eom_id|>",
-    "<|im_end|>",    "<end_of_turn>",   "<|end|>",     "<|return|>",     "<|eos|>",    "[EOS]",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|return|>",
+    "<|eos|>",
+    "[EOS]",
     "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",  // DeepSeek's
 };
 
@@ -107,8 +117,8 @@ class FileReader {
     const JsonMember *const vocab = find_member(model, "vocab"), *const merges = find_member(model, "merges");
     WEFT_TRY(const std::string type, string_member(settings, "type", merges == nullptr ? "" : "BPE"));
     if (type != "BPE")
-      return fail(ErrorCode::Unsupported, "a tokenizer of type " + printable(type.substr(0, 64)) +
-                                              " is not supported; BPE is");
+      return fail(ErrorCode::Unsupported,
+                  "a tokenizer of type " + printable(type.substr(0, 64)) + " is not supported; BPE is");
     if (vocab == nullptr || merges == nullptr)
       return fail(ErrorCode::Corrupted, "'vocab' or 'merges' is missing");
     BpeOptions options;
@@ -179,7 +189,8 @@ class FileReader {
     WEFT_TRY(token.content, string_member(json, "content"));
     if (token.content.empty() || token.content.size() > kAddedTokenSizeMax)
       return fail(ErrorCode::OutOfRange, "a token of " + std::to_string(token.content.size()) +
-                                             " bytes; it has to have 1 to " + std::to_string(kAddedTokenSizeMax));
+                                             " bytes; it has to have 1 to " +
+                                             std::to_string(kAddedTokenSizeMax));
     WEFT_TRY(token.is_special, bool_member(json, "special", false));
     WEFT_TRY(token.is_single_word, bool_member(json, "single_word", false));
     WEFT_TRY(token.takes_left, bool_member(json, "lstrip", false));
@@ -202,7 +213,8 @@ class FileReader {
     } else {
       token.id = static_cast<TokenId>(id);
       if (vocabulary.contains(token.id) && vocabulary.text(token.id) != token.content)
-        return fail(ErrorCode::Corrupted, "the id " + std::to_string(id) + " of '" + printable(token.content) +
+        return fail(ErrorCode::Corrupted, "the id " + std::to_string(id) + " of '" +
+                                              printable(token.content) +
                                               "' belongs to another token of the vocabulary");
     }
     return {};
@@ -212,8 +224,8 @@ class FileReader {
     std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
     for (size_t i = 1; i < all.size(); ++i)
       if (all[i].id == all[i - 1].id && all[i].content != all[i - 1].content)
-        return fail(ErrorCode::Corrupted, "added_tokens: the id " + std::to_string(all[i].id) +
-                                              " belongs to two tokens");
+        return fail(ErrorCode::Corrupted,
+                    "added_tokens: the id " + std::to_string(all[i].id) + " belongs to two tokens");
     return {};
   }
 
@@ -233,8 +245,9 @@ class FileReader {
       return {};
     }
     if (type == "TemplateProcessing") return add_template(processor);
-    return fail(ErrorCode::Unsupported, "the post-processor " + printable(type) +
-                                            " is not supported; Sequence, ByteLevel and TemplateProcessing are");
+    return fail(ErrorCode::Unsupported,
+                "the post-processor " + printable(type) +
+                    " is not supported; Sequence, ByteLevel and TemplateProcessing are");
   }
   Status add_template(const Json& processor) {
     WEFT_TRY(const Json* const single, array_member(processor, "single"));
@@ -246,8 +259,8 @@ class FileReader {
         continue;
       }
       WEFT_TRY(const std::string name, string_member(member(item, "SpecialToken"), "id"));
-      WEFT_TRY_STATUS(append_ids(member(member(processor, "special_tokens"), name), name,
-                                 has_text ? behind : before));
+      WEFT_TRY_STATUS(
+          append_ids(member(member(processor, "special_tokens"), name), name, has_text ? behind : before));
     }
     if (!has_text) return fail(ErrorCode::Unsupported, "the text does not come");
     before.insert(before.end(), parts_.before.begin(), parts_.before.end());
@@ -272,7 +285,8 @@ class FileReader {
     parts_.vocabulary_size = parts_.bpe->vocabulary().size();
     for (const AddedToken& token : parts_.all_added) {
       parts_.vocabulary_size = std::max<size_t>(parts_.vocabulary_size, token.id + size_t{1});
-      const bool is_end = std::find(std::begin(kEndNames), std::end(kEndNames), token.content) != std::end(kEndNames);
+      const bool is_end =
+          std::find(std::begin(kEndNames), std::end(kEndNames), token.content) != std::end(kEndNames);
       if (is_end && token.is_special) parts_.end_tokens.push_back(token.id);
     }
     // Pieces that do not influence each other are encoded each by itself: the same tokens, much sooner.
@@ -291,7 +305,8 @@ class FileReader {
 Result<Tokenizer> parse_tokenizer_json(std::string_view bytes) {
   if (bytes.size() > kTokenizerFileMax)
     return fail(ErrorCode::OutOfRange, "the tokenizer file has " + std::to_string(bytes.size()) +
-                                           " bytes; at most " + std::to_string(kTokenizerFileMax) + " are read");
+                                           " bytes; at most " + std::to_string(kTokenizerFileMax) +
+                                           " are read");
   auto made = FileReader(bytes).run();
   if (!made) return fail(made.error().within("tokenizer.json"));
   return made;

@@ -17,9 +17,9 @@ namespace weft::text {
 // A token as a decoder sees it.
 struct TokenText {
   enum class Kind : uint8_t {
-    None,     // no token has this id
+    None,  // no token has this id
     Text,
-    Byte,     // <0x00> to <0xFF>, where they are bytes
+    Byte,  // <0x00> to <0xFF>, where they are bytes
     Special,
   };
   Kind kind = Kind::None;
@@ -32,9 +32,9 @@ struct TokenizerParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   DecodeRules decode_rules;
-  AddedTokens added;             // found in the text as it comes
-  AddedTokens added_normalized;  // found in the normalized text
-  std::vector<AddedToken> all_added;  // by id
+  AddedTokens added;                    // found in the text as it comes
+  AddedTokens added_normalized;         // found in the normalized text
+  std::vector<AddedToken> all_added;    // by id
   std::vector<TokenId> before, behind;  // the frame of each text
   std::vector<TokenId> end_tokens;
   size_t vocabulary_size = 256;

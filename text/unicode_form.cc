@@ -43,9 +43,9 @@ void append_ordered(std::string& out, std::vector<int32_t>& codes, bool composes
   order_marks(codes);
   size_t count = codes.size();
   if (composes)
-    count = static_cast<size_t>(utf8proc_normalize_utf32(
-        codes.data(), static_cast<utf8proc_ssize_t>(count),
-        static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)));
+    count = static_cast<size_t>(
+        utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(count),
+                                 static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)));
   for (size_t i = 0; i < count; ++i) append_character(out, static_cast<char32_t>(codes[i]));
   codes.clear();
 }

@@ -8,8 +8,8 @@ namespace weft::text {
 namespace {
 
 struct Lead {
-  uint8_t size;           // of the whole character; 0: begins none
-  uint8_t second_min;     // the second byte's bounds rule out surrogates, too long forms, and what is too large
+  uint8_t size;        // of the whole character; 0: begins none
+  uint8_t second_min;  // the second byte's bounds rule out surrogates, too long forms, and what is too large
   uint8_t second_max;
 };
 constexpr Lead lead_of(uint8_t byte) {

@@ -9,7 +9,7 @@
 namespace weft::text {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
-inline constexpr std::string_view kBlankMark = "\xE2\x96\x81";  // U+2581, SentencePiece's blank
+inline constexpr std::string_view kBlankMark = "\xE2\x96\x81";             // U+2581, SentencePiece's blank
 
 struct Character {
   char32_t code = 0xFFFD;

@@ -13,7 +13,7 @@
 
 namespace weft::text {
 
-inline constexpr size_t kTokensMax = 1'000'000;    // of one vocabulary
+inline constexpr size_t kTokensMax = 1'000'000;  // of one vocabulary
 
 // Takes some 30 bytes for each token beside its own. Adding and finding take a bounded number of steps,
 // whatever the tokens are: where too many of them meet in the table, add() refuses. Read by any threads.

@@ -132,6 +132,14 @@ cpu .*
 .* +@ ms +@ ms +@
 FORM
 
+row tokenizers 3 "$build/weft_bench_tokenizers" --smoke <<'FORM'
+[0-9 ]*
+(BPE|bytes): encode @ MB/s, decode @ MB/s; @ bytes, @ tokens, @ bytes decoded
+FORM
+row tokenizers-hf 1 bench/tokenizers/against_hf.sh none none <<'FORM'
+skipped: .*
+FORM
+
 # ---- plans and models --------------------------------------------------------------------------------------
 
 row plan 6 "$build/weft_bench_plan" 16 <<'FORM'
@@ -297,6 +305,7 @@ seed @: ok; .*
 2 seeds: @ virtual s in @ s, @x
 FORM
 row fuzz-seeds 21 bash -c '"$0" "$1" && ls "$1"' "$build/weft_fuzz_seeds" "$work/seeds" <<'FORM'
+row fuzz-seeds 20 bash -c '"$0" "$1" && ls "$1"' "$build/weft_fuzz_seeds" "$work/seeds" <<'FORM'
 [a-z_]+
 FORM
 row poison 1 bash -c '"$0" 2>&1 || [ $? = 2 ]' "$build/weft_poison_sample" <<'FORM'

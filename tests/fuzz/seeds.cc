@@ -21,6 +21,7 @@
 #include "tests/onnx/models.h"
 #include "tests/proto/samples.h"
 #include "tests/store/history.h"
+#include "tests/text/samples.h"
 
 namespace weft::fuzz {
 namespace {
@@ -467,6 +468,29 @@ void onnx_files(Seeds& seeds) {
   seeds.add("lone_tensor", apart.weight("t", {2, 3}).SerializeAsString());
 }
 
+// ---- texts
+
+void tokenizers(Seeds& seeds) {
+  const std::string_view text = " hello\n\u00E9 w\xFF<|im_end|>";
+  const auto add = [&](std::string name, const std::string& file) {
+    seeds.add(std::move(name), joined({number(text.size(), 1), bytes_of(text), bytes_of(file)}));
+  };
+  add("byte_level", weft::text::testing::byte_level_file().dump());
+  add("sentencepiece", weft::text::testing::sentencepiece_file().dump(1));
+  add("chat", R"({"chat_template": "{% for m in messages %}{{ '<|im_start|>' + m['role'] }}{% endfor %}"})");
+  // Files with little of a vocabulary, so that a change of them often meets what is around it.
+  const std::string model =
+      R"("model": {"type": "BPE", "unk_token": "a", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
+  for (const char* const rules :
+       {R"("normalizer": {"type": "NFKC"}, "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}, )"
+        R"("decoder": {"type": "Metaspace", "prepend_scheme": "first"}, )",
+        R"("pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?i:a|[^b\\s]+)+?"}, "behavior": "Contiguous"}, )"
+        R"("decoder": {"type": "Fuse"}, )",
+        R"("normalizer": {"type": "Replace", "pattern": {"Regex": "a{1,2}"}, "content": "b"}, )"
+        R"("decoder": {"type": "Fuse"}, "added_tokens": [{"id": 3, "content": "b", "lstrip": true, "normalized": true}], )"})
+    add("rules_" + std::to_string(std::string_view(rules).size()), "{" + std::string(rules) + model);
+}
+
 const std::map<std::string_view, void (*)(Seeds&)>& makers() {
   static const std::map<std::string_view, void (*)(Seeds&)> kMakers = {{"addresses", addresses},
                                                                        {"cluster_file", cluster_file},
@@ -485,6 +509,7 @@ const std::map<std::string_view, void (*)(Seeds&)>& makers() {
                                                                        {"packed", packed},
                                                                        {"store_rows", store_rows},
                                                                        {"tensors", tensors},
+                                                                       {"tokenizers", tokenizers},
                                                                        {"tokens", tokens},
                                                                        {"zip", npz}};
   return kMakers;

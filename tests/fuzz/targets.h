@@ -30,6 +30,7 @@ namespace weft::fuzz {
   X(packed)       /* a blob in fewer bytes */                                                \
   X(store_rows)   /* what the broker's database holds in a column */                         \
   X(tensors)      /* headers of tensors and pieces, chunks; payloads by their codec */       \
+  X(tokenizers)   /* tokenizer.json, and a text for it; chat templates */                    \
   X(tokens)       /* join tokens */                                                          \
   X(zip)          /* a directory, and what its entries inflate to */
 

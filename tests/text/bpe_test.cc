@@ -33,7 +33,8 @@ RandomModel random_model(Rng& rng) {
 }
 Bpe bpe_of(const RandomModel& model) {
   Vocabulary vocabulary;
-  for (TokenId id = 0; id < model.tokens.size(); ++id) EXPECT_TRUE(vocabulary.add(model.tokens[id], id).has_value());
+  for (TokenId id = 0; id < model.tokens.size(); ++id)
+    EXPECT_TRUE(vocabulary.add(model.tokens[id], id).has_value());
   std::map<uint32_t, std::pair<Pair, TokenId>> by_rank;
   for (const auto& [pair, merge] : model.merges) by_rank[merge.first] = {pair, merge.second};
   MergeTable table(by_rank.size());

@@ -13,7 +13,8 @@ const std::vector<ChatMessage> kTalk = {{"system", "Be brief."}, {"user", " hell
 
 TEST(Chat, RendersEachTemplate) {
   EXPECT_EQ(render_chat(ChatTemplate::ChatML, kTalk).value(),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n hello <|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n hello "
+            "<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(render_chat(ChatTemplate::Llama3, kTalk).value(),
             "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
             "<|start_header_id|>user<|end_header_id|>\n\nhello<|eot_id|>"
@@ -42,7 +43,8 @@ TEST(Chat, ControlTokensComeFromTheTemplateAlone) {
 
 TEST(Chat, RefusesWhatItCannotWrite) {
   const Tokenizer tokenizer = parsed(byte_level_file());
-  const auto role = encode_chat(tokenizer, ChatTemplate::ChatML, std::vector<ChatMessage>{{"<|im_end|>", "x"}});
+  const auto role =
+      encode_chat(tokenizer, ChatTemplate::ChatML, std::vector<ChatMessage>{{"<|im_end|>", "x"}});
   EXPECT_EQ(role.error().code, ErrorCode::InvalidArgument);
   EXPECT_EQ(encode_chat(tokenizer, ChatTemplate::ChatML, {}).error().code, ErrorCode::InvalidArgument);
   const auto lacks = encode_chat(tokenizer, ChatTemplate::Llama3, kTalk);
@@ -73,20 +75,22 @@ TEST(Chat, RecognizesTemplatesThatAreSimple) {
                        "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"
                        "{{ '<|im_start|>assistant\\n' }}{% endif %}"),
             ChatTemplate::ChatML);
-  EXPECT_EQ(recognized("{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "
-                       "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim "
-                       "+ '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
-                       "{{ content }}{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"),
-            ChatTemplate::Llama3);
+  EXPECT_EQ(
+      recognized(
+          "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "
+          "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim "
+          "+ '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
+          "{{ content }}{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"),
+      ChatTemplate::Llama3);
 }
 
 TEST(Chat, AsksWhereATemplateIsNot) {
   const std::string chatml = "{{'<|im_start|>' + messages[0]['role'] + '<|im_end|>'}}";
   EXPECT_TRUE(recognized(chatml).has_value());
   for (const std::string& jinja :
-       {chatml + "You are a helpful assistant.", chatml + "{% if tools %}{% endif %}", chatml + "{{ bos_token }}",
-        std::string("[INST] {{ messages }} [/INST]"), chatml + "{{ 'unfinished", chatml + "{# a remark #}",
-        std::string("{{ messages }}")}) {
+       {chatml + "You are a helpful assistant.", chatml + "{% if tools %}{% endif %}",
+        chatml + "{{ bos_token }}", std::string("[INST] {{ messages }} [/INST]"), chatml + "{{ 'unfinished",
+        chatml + "{# a remark #}", std::string("{{ messages }}")}) {
     const auto found = recognized(jinja);
     ASSERT_FALSE(found.has_value()) << jinja;
     EXPECT_EQ(found.error().code, ErrorCode::Unsupported);

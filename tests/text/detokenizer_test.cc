@@ -38,7 +38,8 @@ TEST(Detokenizer, GivesWholeCharactersAsSoonAsTheyAre) {
 }
 
 TEST(Detokenizer, PartsTogetherAreTheWhole) {
-  for (const Tokenizer& tokenizer : {Tokenizer::bytes(), parsed(byte_level_file()), parsed(sentencepiece_file())})
+  for (const Tokenizer& tokenizer :
+       {Tokenizer::bytes(), parsed(byte_level_file()), parsed(sentencepiece_file())})
     for (uint64_t seed = 1; seed <= 200; ++seed) {
       Rng rng(seed, 1);
       Ids ids;
@@ -73,7 +74,8 @@ TEST(Detokenizer, FallbackBytesThatAreNoCharacterAreReplacedEach) {
   EXPECT_EQ(tokenizer.decode(Ids{260, 3 + 0xE2, 3 + 0x96, 261}), "h\uFFFD\uFFFDe");
 }
 
-std::string passed(std::vector<std::string> stops, const std::vector<std::string>& parts, bool* stopped = nullptr) {
+std::string passed(std::vector<std::string> stops, const std::vector<std::string>& parts,
+                   bool* stopped = nullptr) {
   auto made = StopStrings::make(std::move(stops));
   EXPECT_TRUE(made.has_value());
   std::string text;
@@ -119,7 +121,8 @@ TEST(StopStrings, TheResultDoesNotDependOnTheParts) {
 
 TEST(StopStrings, AreBounded) {
   EXPECT_EQ(StopStrings::make({""}).error().code, ErrorCode::OutOfRange);
-  EXPECT_EQ(StopStrings::make({std::string(kStopStringSizeMax + 1, 'x')}).error().code, ErrorCode::OutOfRange);
+  EXPECT_EQ(StopStrings::make({std::string(kStopStringSizeMax + 1, 'x')}).error().code,
+            ErrorCode::OutOfRange);
   EXPECT_EQ(StopStrings::make(std::vector<std::string>(kStopStringsMax + 1, "x")).error().code,
             ErrorCode::OutOfRange);
   EXPECT_EQ(passed({}, {"all ", "of it"}), "all of it");

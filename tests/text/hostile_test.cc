@@ -1,5 +1,5 @@
-// Files that are wrong, by accident or on purpose: each is refused with an error that names the fault, in the time
-// and the memory that tokenizer.h promises.
+// Files that are wrong, by accident or on purpose: each is refused with an error that names the fault, in the
+// time and the memory that tokenizer.h promises.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -44,9 +44,11 @@ const std::vector<Case>& cases() {
       {"AList", [] { return std::string("[]"); }, ErrorCode::Corrupted, "not JSON"},
       {"NoModel", [] { return std::string("{}"); }, ErrorCode::Corrupted, "no 'model'"},
       {"CutOff", [] { return byte_level_file().dump().substr(0, 2000); }, ErrorCode::Corrupted, "cut off"},
-      {"TwoModels", [] { return std::string(R"({"model": {}, "model": {}})"); }, ErrorCode::Corrupted, "twice"},
+      {"TwoModels", [] { return std::string(R"({"model": {}, "model": {}})"); }, ErrorCode::Corrupted,
+       "twice"},
       {"TooLarge", [] { return std::string(kTokenizerFileMax + 1, ' '); }, ErrorCode::OutOfRange, "at most"},
-      {"TooDeep", [] { return "{\"model\":" + std::string(100'000, '['); }, ErrorCode::OutOfRange, "deeper than 32"},
+      {"TooDeep", [] { return "{\"model\":" + std::string(100'000, '['); }, ErrorCode::OutOfRange,
+       "deeper than 32"},
       {"TooManyMerges",
        [] { return "{\"model\": {\"merges\": [" + many(1'000'001, [](size_t) { return "1"; }) + "]}}"; },
        ErrorCode::OutOfRange, "more than 1000000"},
@@ -55,23 +57,33 @@ const std::vector<Case>& cases() {
        ErrorCode::OutOfRange, "too many settings"},
       {"WordPiece", [] { return with([](Json& file) { file["model"]["type"] = "WordPiece"; }); },
        ErrorCode::Unsupported, "WordPiece"},
-      {"Unigram", [] { return with([](Json& file) { file["model"]["type"] = "Unigram"; }); }, ErrorCode::Unsupported,
-       "Unigram"},
-      {"Dropout", [] { return with([](Json& file) { file["model"]["dropout"] = 0.1; }); }, ErrorCode::Unsupported,
-       "dropout"},
-      {"BertNormalizer", [] { return with([](Json& file) { file["normalizer"] = {{"type", "BertNormalizer"}}; }); },
+      {"Unigram", [] { return with([](Json& file) { file["model"]["type"] = "Unigram"; }); },
+       ErrorCode::Unsupported, "Unigram"},
+      {"Dropout", [] { return with([](Json& file) { file["model"]["dropout"] = 0.1; }); },
+       ErrorCode::Unsupported, "dropout"},
+      {"BertNormalizer",
+       [] { return with([](Json& file) {
+              file["normalizer"] = {{"type", "BertNormalizer"}};
+            }); },
        ErrorCode::Unsupported, "BertNormalizer"},
-      {"PreTokenizer", [] { return with([](Json& file) { file["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; }); },
+      {"PreTokenizer",
+       [] { return with([](Json& file) {
+              file["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+            }); },
        ErrorCode::Unsupported, "UnicodeScripts"},
-      {"Decoder", [] { return with([](Json& file) { file["decoder"] = {{"type", "WordPiece"}}; }); },
+      {"Decoder", [] { return with([](Json& file) {
+                         file["decoder"] = {{"type", "WordPiece"}};
+                       }); },
        ErrorCode::Unsupported, "decoder WordPiece"},
-      {"NoDecoder", [] { return with([](Json& file) { file["decoder"] = nullptr; }); }, ErrorCode::Unsupported,
-       "decoder: there is none"},
+      {"NoDecoder", [] { return with([](Json& file) { file["decoder"] = nullptr; }); },
+       ErrorCode::Unsupported, "decoder: there is none"},
       {"PostProcessor",
-       [] { return with([](Json& file) { file["post_processor"] = {{"type", "BertProcessing"}}; }); },
+       [] { return with([](Json& file) {
+              file["post_processor"] = {{"type", "BertProcessing"}};
+            }); },
        ErrorCode::Unsupported, "BertProcessing"},
-      {"IdTwice", [] { return with([](Json& file) { file["model"]["vocab"]["xyz"] = 7; }); }, ErrorCode::Corrupted,
-       "the id 7 belongs to"},
+      {"IdTwice", [] { return with([](Json& file) { file["model"]["vocab"]["xyz"] = 7; }); },
+       ErrorCode::Corrupted, "the id 7 belongs to"},
       {"IdNegative", [] { return with([](Json& file) { file["model"]["vocab"]["xyz"] = -7; }); },
        ErrorCode::Corrupted, "has no id"},
       {"IdFarAway", [] { return with([](Json& file) { file["model"]["vocab"]["xyz"] = 4'000'000'000u; }); },
@@ -82,7 +94,8 @@ const std::vector<Case>& cases() {
       {"AddedIdTaken",
        [] { return with([](Json& file) { file["added_tokens"].push_back(added_token(65, "<x>")); }); },
        ErrorCode::Corrupted, "belongs to another token"},
-      {"AddedEmpty", [] { return with([](Json& file) { file["added_tokens"].push_back(added_token(305, "")); }); },
+      {"AddedEmpty",
+       [] { return with([](Json& file) { file["added_tokens"].push_back(added_token(305, "")); }); },
        ErrorCode::OutOfRange, "a token of 0 bytes"},
       {"VocabIsAList", [] { return with([](Json& file) { file["model"]["vocab"] = Json::array({1}); }); },
        ErrorCode::Corrupted, "model: vocab"},
@@ -105,7 +118,8 @@ const std::vector<Case>& cases() {
       {"PatternRecurses",
        [] {
          return with([](Json& file) {
-           file["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(a(?R)?b)"}}}, {"behavior", "Isolated"}};
+           file["pre_tokenizer"] = {
+               {"type", "Split"}, {"pattern", {{"Regex", "(a(?R)?b)"}}}, {"behavior", "Isolated"}};
          });
        },
        ErrorCode::Unsupported, "(?R)"},
@@ -180,7 +194,8 @@ TEST_P(HostilePattern, EndsInAnErrorSoon) {
 
 INSTANTIATE_TEST_SUITE_P(Table, HostilePattern,
                          ::testing::Values("(a+)+$", "(a|a)*b", "(a*)*b", "(a|aa)+$", "(?:a?){40}a{40}b",
-                                           "a*a*a*a*a*a*b", "(.*)(.*)(.*)(.*)[^a]x", "(?=(a+)+x)a", "[a-z]*y|(?<=a)x"));
+                                           "a*a*a*a*a*a*b", "(.*)(.*)(.*)(.*)[^a]x", "(?=(a+)+x)a",
+                                           "[a-z]*y|(?<=a)x"));
 
 // Long runs of one kind: what a quadratic merge, or a quadratic order of marks, would take minutes for.
 TEST(HostileText, TakesNoLongerForBeingLong) {

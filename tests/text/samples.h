@@ -16,8 +16,13 @@ namespace weft::text::testing {
 using Json = nlohmann::json;
 
 inline Json added_token(TokenId id, std::string content, bool is_special = true) {
-  return {{"id", id},           {"content", std::move(content)}, {"special", is_special}, {"single_word", false},
-          {"lstrip", false},    {"rstrip", false},               {"normalized", false}};
+  return {{"id", id},
+          {"content", std::move(content)},
+          {"special", is_special},
+          {"single_word", false},
+          {"lstrip", false},
+          {"rstrip", false},
+          {"normalized", false}};
 }
 
 // As GPT-2's: all bytes, and merges of some common words. Ids 0 to 255 are the bytes.
@@ -26,16 +31,24 @@ inline Json byte_level_file() {
   for (int byte = 0; byte < 256; ++byte) vocab[written_byte(static_cast<uint8_t>(byte))] = byte;
   Json merges = Json::array();
   TokenId next = 256;
-  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{
-           {"h", "e"}, {"l", "l"}, {"\u0120", "w"}, {"he", "ll"}, {"o", "r"}, {"hell", "o"}, {"\u0120w", "or"},
-           {"\u0120", "\u0120"}, {"l", "d"}, {"\u00C3", "\u00A9"}}) {
+  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{"h", "e"},
+                                                                                    {"l", "l"},
+                                                                                    {"\u0120", "w"},
+                                                                                    {"he", "ll"},
+                                                                                    {"o", "r"},
+                                                                                    {"hell", "o"},
+                                                                                    {"\u0120w", "or"},
+                                                                                    {"\u0120", "\u0120"},
+                                                                                    {"l", "d"},
+                                                                                    {"\u00C3", "\u00A9"}}) {
     vocab[left + right] = next++;
     merges.push_back(left + " " + right);
   }
   const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
   return {{"version", "1.0"},
-          {"added_tokens", {added_token(300, "<|endoftext|>"), added_token(301, "<|im_start|>"),
-                            added_token(302, "<|im_end|>"), added_token(303, "<think>", false)}},
+          {"added_tokens",
+           {added_token(300, "<|endoftext|>"), added_token(301, "<|im_start|>"),
+            added_token(302, "<|im_end|>"), added_token(303, "<think>", false)}},
           {"normalizer", nullptr},
           {"pre_tokenizer", byte_level},
           {"post_processor", byte_level},
@@ -52,11 +65,20 @@ inline Json sentencepiece_file() {
     vocab[name] = 3 + byte;
   }
   TokenId next = 259;
-  for (const char* const token : {"\u2581", "h", "e", "l", "o", "w", "r", "d", "\u00E9"}) vocab[token] = next++;
+  for (const char* const token : {"\u2581", "h", "e", "l", "o", "w", "r", "d", "\u00E9"})
+    vocab[token] = next++;
   Json merges = Json::array();
-  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{
-           {"h", "e"}, {"l", "l"}, {"he", "ll"}, {"hell", "o"}, {"\u2581", "hello"}, {"\u2581", "w"}, {"o", "r"},
-           {"\u2581w", "or"}, {"l", "d"}, {"\u2581wor", "ld"}, {"\u2581", "\u2581"}}) {
+  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{"h", "e"},
+                                                                                    {"l", "l"},
+                                                                                    {"he", "ll"},
+                                                                                    {"hell", "o"},
+                                                                                    {"\u2581", "hello"},
+                                                                                    {"\u2581", "w"},
+                                                                                    {"o", "r"},
+                                                                                    {"\u2581w", "or"},
+                                                                                    {"l", "d"},
+                                                                                    {"\u2581wor", "ld"},
+                                                                                    {"\u2581", "\u2581"}}) {
     vocab[left + right] = next++;
     merges.push_back({left, right});
   }
@@ -101,9 +123,15 @@ inline std::string random_text(Rng& rng, size_t count_max) {
   std::string text;
   for (uint64_t left = rng.below(count_max + 1); left > 0; --left) {
     switch (rng.below(4)) {
-      case 0: text += " hello"; break;
-      case 1: text += " world"; break;
-      case 2: text += " \n\t"[rng.below(3)]; break;
+      case 0:
+        text += " hello";
+        break;
+      case 1:
+        text += " world";
+        break;
+      case 2:
+        text += " \n\t"[rng.below(3)];
+        break;
       default: {
         const auto code = static_cast<char32_t>(rng.below(kEnds[rng.below(4)]));
         append_character(text, code >= 0xD800 && code < 0xE000 ? U'?' : code);

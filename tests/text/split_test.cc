@@ -38,8 +38,14 @@ TEST(Pattern, ClassesAreThoseOfOniguruma) {
 }
 
 TEST(Pattern, LooksNeverOverBytesThatAreNoText) {
-  EXPECT_EQ(matches_of("a+", "aa\xFF" "a\xE2\x96"), (Texts{"aa", "a"}));
-  EXPECT_EQ(matches_of(R"(a(?!b))", "a\xFF" "b"), Texts{"a"});
+  EXPECT_EQ(matches_of("a+",
+                       "aa\xFF"
+                       "a\xE2\x96"),
+            (Texts{"aa", "a"}));
+  EXPECT_EQ(matches_of(R"(a(?!b))",
+                       "a\xFF"
+                       "b"),
+            Texts{"a"});
 }
 
 TEST(Pattern, EmptyMatchesGoOn) {
@@ -48,8 +54,9 @@ TEST(Pattern, EmptyMatchesGoOn) {
 }
 
 TEST(Pattern, RefusesByNameWhatItDoesNotRead) {
-  for (const char* const expression : {R"((a)\1)", "(?R)", "(?(1)a)", "(*FAIL)", "(?C1)a", "[a&&b]", "[a[b]]", "[]a]",
-                                       R"(\R)", R"(\X)", R"(\K)", "a{1,2}+", "a{2}?", R"(\p{^L})", "(?<n>a)", "[\\D]"}) {
+  for (const char* const expression :
+       {R"((a)\1)", "(?R)", "(?(1)a)", "(*FAIL)", "(?C1)a", "[a&&b]", "[a[b]]", "[]a]", R"(\R)", R"(\X)",
+        R"(\K)", "a{1,2}+", "a{2}?", R"(\p{^L})", "(?<n>a)", "[\\D]"}) {
     const auto translated = to_pcre2(expression);
     ASSERT_FALSE(translated.has_value()) << expression << " became " << *translated;
     EXPECT_EQ(translated.error().code, ErrorCode::Unsupported);
@@ -74,7 +81,8 @@ Texts pieces_of(const Json& json, std::string_view text, bool is_first = true) {
 
 TEST(PreTokenizer, SplitsInEachWay) {
   const auto split = [](const char* behaviour, bool invert = false) {
-    return Json{{"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behaviour}, {"invert", invert}};
+    return Json{
+        {"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behaviour}, {"invert", invert}};
   };
   const std::string text = "the-final--countdown";  // the example of the library's documentation
   EXPECT_EQ(pieces_of(split("Removed"), text), (Texts{"the", "final", "countdown"}));
@@ -93,7 +101,9 @@ TEST(PreTokenizer, OfByteLevel) {
 }
 
 TEST(PreTokenizer, OfMetaspace) {
-  const auto metaspace = [](const char* scheme) { return Json{{"type", "Metaspace"}, {"prepend_scheme", scheme}}; };
+  const auto metaspace = [](const char* scheme) {
+    return Json{{"type", "Metaspace"}, {"prepend_scheme", scheme}};
+  };
   EXPECT_EQ(pieces_of(metaspace("always"), "a b"), (Texts{"\u2581a", "\u2581b"}));
   EXPECT_EQ(pieces_of(metaspace("first"), "a  b", false), (Texts{"a", "\u2581", "\u2581b"}));
   EXPECT_EQ(pieces_of(metaspace("first"), "a", true), (Texts{"\u2581a"}));

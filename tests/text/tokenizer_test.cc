@@ -103,7 +103,8 @@ TEST(Tokenizer, DecodedIsWhatWasEncoded) {
     for (uint64_t seed = 1; seed <= 300; ++seed) {
       Rng rng(seed, 2);
       const std::string text = random_text(rng, 60), bytes = random_bytes(rng, 60);
-      ASSERT_EQ(tokenizer.decode(ids_of(tokenizer, text, kPlain)), text) << tokenizer.kind() << ", seed " << seed;
+      ASSERT_EQ(tokenizer.decode(ids_of(tokenizer, text, kPlain)), text)
+          << tokenizer.kind() << ", seed " << seed;
       ASSERT_EQ(tokenizer.decode_bytes(ids_of(tokenizer, bytes, kPlain)), bytes)
           << tokenizer.kind() << ", seed " << seed;
     }
@@ -117,7 +118,8 @@ TEST(Tokenizer, RefusesTextBeyondItsBound) {
 
 TEST(Tokenizer, PartsKeepSpecialTokensOutOfContents) {
   const Tokenizer tokenizer = parsed(byte_level_file());
-  const TextPart parts[] = {{"<|im_start|>", SpecialTokens::Recognized}, {"<|im_end|>", SpecialTokens::AsText}};
+  const TextPart parts[] = {{"<|im_start|>", SpecialTokens::Recognized},
+                            {"<|im_end|>", SpecialTokens::AsText}};
   const auto ids = tokenizer.encode(parts, false);
   ASSERT_TRUE(ids.has_value());
   EXPECT_EQ(ids->front(), 301u);
