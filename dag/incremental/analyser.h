@@ -56,6 +56,13 @@ class Rule {
   std::vector<Operand>& operands() { return operands_; }
   OpId pairs_by() const;
 
+  // The op might do if operand i's keys were its rows, and its rows its keys: the product that made it is to be
+  // turned. Of several the first that is not turned yet.
+  void ask_to_turn(size_t i) {
+    if (has(i) && in(i).is_pair()) turns_.push_back(in(i).pairs_by);
+  }
+  const std::vector<OpId>& turns() const { return turns_; }
+
  private:
   Analysis& analysis_;
   const Op& op_;
@@ -63,14 +70,13 @@ class Rule {
   const Fold& fold_;
   std::map<std::string, Range>& ranges_;
   std::vector<Operand> operands_;
+  std::vector<OpId> turns_;
 };
 
 Status elementwise_rule(Rule& rule);
-// `turned`: the left operand makes the keys, the right one the rows. `turn`: the product that is to be turned,
-// where what were taken for rows are added up or normalised over.
-Status product_rule(Rule& rule, bool turned, OpId& turn);
-Status softmax_rule(Rule& rule, OpId& turn);
-Status reduction_rule(Rule& rule, OpId& turn);
+Status product_rule(Rule& rule, bool turned);  // turned: the left operand makes the keys, the right one the rows
+Status softmax_rule(Rule& rule);
+Status reduction_rule(Rule& rule);
 Status along_axis_rule(Rule& rule);      // ArgMax, TopK, CumSum
 Status normalisation_rule(Rule& rule);
 Status by_sample_rule(Rule& rule);       // what treats each sample by itself

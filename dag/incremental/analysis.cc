@@ -54,6 +54,8 @@ Status Rule::align(const Shape& against, std::vector<Dim>& dims, std::span<const
     for (const size_t i : which) {
       if (!has(i) || is_free(i) || in(i).is_pair() != pairs) continue;
       const Axes turned = in(i).axes.exchanged();
+      if (pairs && !fits(in(i).axes, dims))
+        for (const size_t other : which) ask_to_turn(other);
       const bool as_keys = !pairs && !fits(in(i).axes, dims) && fits(turned, dims);
       if (!as_keys && !fits(in(i).axes, dims))
         return refuse("brings each position together with every other one, and is no product");
@@ -111,7 +113,7 @@ bool is_by_sample(Family family) {
   return family == Family::Convolution || family == Family::Pooling || family == Family::Sampling;
 }
 
-Status apply_rule(Rule& rule, const OpTable& table, bool turned, OpId& turn) {
+Status apply_rule(Rule& rule, const OpTable& table, bool turned) {
   const OpKind kind = rule.op().kind;
   switch (table.row(kind).family) {
     case Family::Elementwise:
@@ -119,15 +121,15 @@ Status apply_rule(Rule& rule, const OpTable& table, bool turned, OpId& turn) {
     case Family::Shape:
       return shape_rule(rule);
     case Family::MatMul:
-      if (kind == OpKind::MatMul || kind == OpKind::IntegerMatMul) return product_rule(rule, turned, turn);
+      if (kind == OpKind::MatMul || kind == OpKind::IntegerMatMul) return product_rule(rule, turned);
       return rule.refuse("is not known to leave positions apart");
     case Family::Softmax:
-      if (kind == OpKind::Softmax || kind == OpKind::LogSoftmax) return softmax_rule(rule, turn);
+      if (kind == OpKind::Softmax || kind == OpKind::LogSoftmax) return softmax_rule(rule);
       return rule.refuse("belongs to training");
     case Family::Reduction:
       if (kind == OpKind::ArgMax || kind == OpKind::ArgMin || kind == OpKind::CumSum || kind == OpKind::TopK)
         return along_axis_rule(rule);
-      return reduction_rule(rule, turn);
+      return reduction_rule(rule);
     case Family::Normalisation:
       return normalisation_rule(rule);
     case Family::Recurrent:
@@ -159,9 +161,9 @@ Result<OpId> analyse_from(uint32_t first, Analysis& analysis, ValueId tokens, co
     }
     if (all_free(analysis, op)) continue;
     Rule rule(analysis, {i}, fold, ranges);
-    OpId turn;
-    const Status fits = apply_rule(rule, op_table(), turned.contains(i), turn);
-    if (turn.valid() && !turned.contains(turn.index)) return turn;
+    const Status fits = apply_rule(rule, op_table(), turned.contains(i));
+    for (const OpId turn : rule.turns())
+      if (!fits && !turned.contains(turn.index)) return turn;
     if (!fits) return fail(fits.error());
     analysis.operands[i] = std::move(rule.operands());
   }

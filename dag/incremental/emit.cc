@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
+#include "dag/incremental/arrangement.h"
 #include "dag/incremental/free_values.h"
 
 namespace weft::dag::incremental {
@@ -95,13 +97,18 @@ class PartEmitter {
   ValueId keys(ValueId value) {
     if (const auto known = keys_.find(value); known != keys_.end()) return known->second;
     const Shape shape = axes(value).exchanged().shape(lengths_);
-    const ValueId kept = parts_.cached.contains(value) ? parts_.cached.at(value) : value;
-    std::vector<OpId> moves;
-    for (ValueId at = value; at != kept; at = graph_.producer(at).inputs[0])
-      moves.push_back(graph_.value(at).producer);
+    const ValueId kept = parts_.cached.at(value);
     ValueId result = reshape(written(kept), axes(kept).exchanged().shape(lengths_));
-    for (size_t i = moves.size(); i-- > 0;) result = move_keys(graph_.op(moves[i]), result);
+    for (const OpId move : moves_to(value)) result = move_keys(graph_.op(move), result);
     return keys_[value] = reshape(result, shape);
+  }
+  // From what its cache holds.
+  std::vector<OpId> moves_to(ValueId value) const {
+    std::vector<OpId> moves;
+    for (ValueId at = value; at != parts_.cached.at(value); at = graph_.producer(at).inputs[0])
+      moves.push_back(graph_.value(at).producer);
+    std::reverse(moves.begin(), moves.end());
+    return moves;
   }
   ValueId move_keys(const Op& op, ValueId operand) {
     Attributes attributes = op.attributes;
@@ -110,8 +117,76 @@ class PartEmitter {
     return builder_.add(op.kind, {operand}, std::move(attributes), op.name);
   }
 
+  // How keys lie in their cache, where heads are repeated.
+  std::optional<Arrangement> repeated(ValueId value) const {
+    Arrangement arrangement(axes(parts_.cached.at(value)).exchanged().shape(lengths_));
+    for (const OpId move : moves_to(value)) {
+      const Op& op = graph_.op(move);
+      const Shape shape = axes(op.outputs[0]).exchanged().shape(lengths_);
+      if (op.kind == OpKind::Transpose)
+        arrangement.transpose(op.attributes.get_ints(Attr::Perm));
+      else if (op.kind == OpKind::Expand)
+        arrangement.expand(shape);
+      else if (!arrangement.reshape(shape))
+        return std::nullopt;
+    }
+    if (arrangement.repeats_in_last(2) || !arrangement.repeats_before_last(2)) return std::nullopt;
+    return arrangement;
+  }
+  // A product with keys of heads that are repeated, over the keys as they are kept: a batch dim of H heads is
+  // taken apart into those that are kept and how often each is used, and there the keys have 1. Nothing where
+  // no heads are repeated.
+  std::optional<ValueId> grouped_product(uint32_t index) {
+    const Op& op = graph_.ops()[index];
+    if (op.kind != OpKind::MatMul) return std::nullopt;
+    const auto& operands = analysis_.operands[index];
+    if (operands[0].use != Use::Keys && operands[1].use != Use::Keys) return std::nullopt;
+    const size_t k = operands[0].use == Use::Keys ? 0 : 1;
+    const auto arrangement = repeated(op.inputs[k]);
+    if (!arrangement || operands[1 - k].use != Use::Rows) return std::nullopt;
+    ValueId sides[2];
+    sides[k] = kept_apart(*arrangement, parts_.cached.at(op.inputs[k]));
+    sides[1 - k] = taken_apart(*arrangement, rows(op.inputs[1 - k]));
+    const ValueId product = builder_.add(op.kind, {sides[0], sides[1]}, op.attributes, op.name);
+    return reshape(product, axes(op.outputs[0]).shape(lengths_));
+  }
+  ValueId kept_apart(Arrangement arrangement, ValueId kept) {
+    Shape shape;
+    const auto& dims = arrangement.dims();
+    for (size_t d = 0; d + 2 < dims.size(); ++d)
+      for (const Arrangement::Span& span : dims[d]) shape.push_back(span.stride == 0 ? 1 : span.size);
+    for (const bool last : {false, true}) {
+      int64_t size = 1;
+      for (const Arrangement::Span& span : dims[dims.size() - (last ? 1 : 2)]) size *= span.size;
+      shape.push_back(size);
+    }
+    arrangement.drop_repeats();
+    return reshape(arrangement.make(builder_, written(kept)), std::move(shape));
+  }
+  // The other operand, whose batch dims are those of the keys or 1.
+  ValueId taken_apart(const Arrangement& arrangement, ValueId value) {
+    const Shape whole = builder_.spec(value).shape;
+    const auto& dims = arrangement.dims();
+    Shape shape;
+    for (size_t d = 0; d < whole.size(); ++d) {
+      const bool is_batch = d + 2 < whole.size() && d + dims.size() >= whole.size();
+      if (!is_batch) {
+        shape.push_back(whole[d]);
+        continue;
+      }
+      for (const Arrangement::Span& span : dims[d + dims.size() - whole.size()])
+        shape.push_back(whole[d] == 1 ? 1 : span.size);
+    }
+    return reshape(value, std::move(shape));
+  }
+
   void emit(uint32_t index) {
     const Op& op = graph_.ops()[index];
+    if (const auto product = grouped_product(index)) {
+      rows_[op.outputs[0]] = *product;
+      builder_.set_name(*product, graph_.value(op.outputs[0]).name);
+      return;
+    }
     std::vector<ValueId> inputs;
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const Operand& operand = analysis_.operands[index][i];

@@ -1,6 +1,7 @@
 #include "dag/incremental/incremental.h"
 
 #include "dag/incremental/emit.h"
+#include "dag/incremental/folder.h"
 #include "dag/incremental/free_values.h"
 
 namespace weft::dag {
@@ -48,55 +49,6 @@ Result<ValueId> find_logits(const Graph& graph, const std::string& name) {
   return fail(ErrorCode::NotFound, "the model has no output '" + name.substr(0, 128) + "'");
 }
 
-// Computes free values op by op, the largest table last; keeps nothing.
-class Folder {
- public:
-  Folder(const Graph& graph, const IncrementalOptions& options) : graph_(graph), options_(options) {}
-
-  Result<Tensor> operator()(ValueId value) const {
-    std::map<ValueId, Tensor> made;
-    std::vector<std::pair<ValueId, bool>> left{{value, false}};
-    while (!left.empty()) {
-      const auto [at, ready] = left.back();
-      left.pop_back();
-      if (made.contains(at)) continue;
-      const Op& op = graph_.producer(at);
-      if (op.inputs.empty()) {
-        WEFT_TRY(made[at], leaf(op));
-      } else if (ready) {
-        WEFT_TRY_STATUS(compute(op, made));
-      } else {
-        left.push_back({at, true});
-        for (const ValueId input : op.inputs)
-          if (input.valid()) left.push_back({input, false});
-      }
-    }
-    return made.at(value);
-  }
-
- private:
-  Result<Tensor> leaf(const Op& op) const {
-    if (op.kind == OpKind::Constant) return graph_.constant(op);
-    const std::string& name = op.attributes.get_string(Attr::Name);
-    if (options_.weights != nullptr)
-      if (const auto weight = options_.weights->find(name); weight != options_.weights->end())
-        return weight->second;
-    return fail(ErrorCode::Unsupported, "a mask hangs on '" + name.substr(0, 128) + "', of which no value is known");
-  }
-  Status compute(const Op& op, std::map<ValueId, Tensor>& made) const {
-    std::vector<const Tensor*> inputs;
-    std::vector<TensorSpec> outputs;
-    for (const ValueId input : op.inputs) inputs.push_back(input.valid() ? &made.at(input) : nullptr);
-    for (const ValueId output : op.outputs) outputs.push_back(graph_.spec(output));
-    WEFT_TRY(std::vector<Tensor> results, options_.evaluate(op, inputs, outputs));
-    for (size_t i = 0; i < results.size(); ++i) made[op.outputs[i]] = std::move(results[i]);
-    return {};
-  }
-
-  const Graph& graph_;
-  const IncrementalOptions& options_;
-};
-
 PartInterface interface_of(const Analysis& analysis, const Parts::Interface& of_values) {
   PartInterface interface;
   for (const ValueId value : of_values.inputs)
@@ -115,7 +67,9 @@ Result<Incremental> Incremental::derive(std::shared_ptr<const Graph> graph, cons
   auto impl = std::make_unique<Impl>();
   WEFT_TRY(impl->tokens, find_tokens(*graph, options.tokens));
   WEFT_TRY(impl->logits, find_logits(*graph, options.logits));
-  WEFT_TRY(impl->analysis, incremental::analyse(*graph, impl->tokens, Folder(*graph, options)));
+  incremental::Folder folder(*graph, options);
+  const auto fold = [&folder](ValueId value) { return folder.fold(value); };
+  WEFT_TRY(impl->analysis, incremental::analyse(*graph, impl->tokens, fold));
   const incremental::Trait& logits = impl->analysis.values[impl->logits.index];
   if (logits.free || logits.is_pair())
     return fail(ErrorCode::Unsupported, "the output '" + options.logits + "' is not one row a token");

@@ -54,6 +54,8 @@ struct IncrementalOptions {
       evaluate;
   // Of initializers that masks and tables hang on. May lack others.
   const Weights* weights = nullptr;
+  // Numbers that all masks together may take to compute: some ten tables over 8192 x 8192 positions.
+  int64_t folded_elements_max = int64_t{1} << 30;
 };
 
 class Incremental {

@@ -6,7 +6,7 @@ namespace {
 
 class ProductRule {
  public:
-  ProductRule(Rule& rule, bool turned, OpId& turn) : rule_(rule), turned_(turned), turn_(turn) {
+  ProductRule(Rule& rule, bool turned) : rule_(rule), turned_(turned) {
     const Attributes& attributes = rule.op().attributes;
     const bool trans_a = attributes.get_int(Attr::TransA) != 0, trans_b = attributes.get_int(Attr::TransB) != 0;
     const size_t a = rule.shape(0).size(), b = rule.shape(1).size();
@@ -59,7 +59,7 @@ class ProductRule {
     }
     for (size_t i = 0; i < 2; ++i) {
       if (Axes::is_plain(dim(i, inner_[i]))) continue;
-      if (rule_.in(i).is_pair()) turn_ = rule_.in(i).pairs_by;
+      rule_.ask_to_turn(i);
       return rule_.refuse("adds up over the whole sequence");
     }
     return {};
@@ -94,12 +94,11 @@ class ProductRule {
 
   Rule& rule_;
   bool turned_;
-  OpId& turn_;
   size_t outer_[2], inner_[2];  // of each operand: the dim that stays, and that which vanishes
 };
 
 }  // namespace
 
-Status product_rule(Rule& rule, bool turned, OpId& turn) { return ProductRule(rule, turned, turn).run(); }
+Status product_rule(Rule& rule, bool turned) { return ProductRule(rule, turned).run(); }
 
 }  // namespace weft::dag::incremental

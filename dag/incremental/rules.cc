@@ -177,7 +177,7 @@ Status shape_rule(Rule& rule) {
   }
 }
 
-Status reduction_rule(Rule& rule, OpId& turn) {
+Status reduction_rule(Rule& rule) {
   const OpKind kind = rule.op().kind;
   const Trait& x = rule.in(0);
   std::vector<size_t> gone;
@@ -188,7 +188,7 @@ Status reduction_rule(Rule& rule, OpId& turn) {
     if (Axes::is_plain(dim)) continue;
     const bool knows = (kind == OpKind::ReduceMax && x.future == Future::Masked) ||
                        (kind == OpKind::ReduceSum && x.future == Future::Zero);
-    if (x.is_pair() && Axes::has(dim, Digit::Row)) turn = x.pairs_by;
+    if (Axes::has(dim, Digit::Row)) rule.ask_to_turn(0);
     if (!is_keys(dim) || !knows) return rule.refuse("reduces over the whole sequence");
     over_keys = true;
   }
@@ -245,13 +245,13 @@ Status by_sample_rule(Rule& rule) {
   return {};
 }
 
-Status softmax_rule(Rule& rule, OpId& turn) {
+Status softmax_rule(Rule& rule) {
   const Trait& x = rule.in(0);
   const Dim& dim = x.axes.dim(static_cast<size_t>(rule.op().attributes.get_int(Attr::Axis)));
   rule.take(0);
   if (Axes::is_plain(dim)) return rule.give(0, x.axes);
   if (Axes::has(dim, Digit::Row)) {
-    if (x.is_pair()) turn = x.pairs_by;
+    rule.ask_to_turn(0);
     return rule.refuse("normalises over the positions that are computed");
   }
   if (!is_keys(dim) || rule.op().kind != OpKind::Softmax)

@@ -15,9 +15,10 @@ using serve::Piece;
 using serve::Sequence;
 using Tokens = std::vector<int64_t>;
 
-Result<std::shared_ptr<const dag::Incremental>> derive(const Model& model) {
+Result<std::shared_ptr<const dag::Incremental>> derive(const Model& model, int64_t folded_elements_max) {
   dag::IncrementalOptions options{.tokens = model.tokens, .logits = {}, .evaluate = peer::evaluate_reference};
   options.weights = &model.weights;
+  options.folded_elements_max = folded_elements_max;
   WEFT_TRY(dag::Incremental made, dag::Incremental::derive(model.graph, dag::op_table(), options));
   return std::make_shared<const dag::Incremental>(std::move(made));
 }

@@ -11,7 +11,8 @@
 
 namespace weft::incremental::testing {
 
-Result<std::shared_ptr<const dag::Incremental>> derive(const Model& model);
+Result<std::shared_ptr<const dag::Incremental>> derive(const Model& model,
+                                                       int64_t folded_elements_max = int64_t{1} << 30);
 
 struct Effort {
   std::vector<int64_t> chunks{1, 7, 64};  // tokens a pass

@@ -72,6 +72,19 @@ TEST(Hostile, MasksThatHangOnEachOther) {
   }
   const auto made = derive(net.finish(net.linear(net.matmul(net.softmax(scores, -1), x), 11)));
   ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message.find("looks at later positions"), std::string::npos) << made.error().message;
+}
+
+// More than anybody would compute for a mask.
+TEST(Hostile, MasksThatNeverEnd) {
+  Net net(64, true, 1);
+  const Model model = with_mask(net, [&](V mask) {
+    for (int i = 0; i < kDeep; ++i) mask = net.op(OpKind::Neg, {mask});
+    return mask;
+  });
+  const auto made = derive(model, int64_t{1} << 22);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::ResourceExhausted) << made.error().message;
 }
 
 TEST(Hostile, ManyLayersOfTurnedScores) {
@@ -84,7 +97,7 @@ TEST(Hostile, ManyLayersOfTurnedScores) {
   }
   const auto made = derive(net.finish(net.linear(x, 11)));
   ASSERT_TRUE(made) << made.error().message;
-  EXPECT_EQ((*made)->attending_parts(), 10'000u);
+  EXPECT_EQ((*made)->attending_parts(), 1u);  // nothing but attention stands between the layers
 }
 
 TEST(Hostile, ManyLayersWrittenOut) {

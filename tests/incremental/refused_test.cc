@@ -102,7 +102,7 @@ std::vector<Refusal> refusals() {
        [](Net& n, V x) {
          return n.matmul(n.mul(n.softmax(scores(n, x), -1), mask(n, 1, 0, is_causal)), x);
        }},
-      {"ValuesOverRows", "MatMul", "adds up over the whole sequence",
+      {"ValuesOverRows", "Softmax", "normalises over the positions that are computed",
        [](Net& n, V x) {
          const V weights = n.softmax(n.add(scores(n, x), mask(n, 0, -1e9, is_causal)), -1);
          return n.matmul(weights, n.linear(x, kWidth), true, false);
