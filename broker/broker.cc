@@ -79,7 +79,7 @@ std::optional<proto::JobStatus> Broker::status(proto::JobNumber job) const {
 void Broker::on_received(const Received& event) {
   if (Peer* peer = pool_.of(event.connection)) return on_peer_message(*peer, event);
   if (const auto client = clients_.find(event.connection); client != clients_.end())
-    return on_client_message(event.connection, client->second, *event.message);
+    return on_client_message(event, client->second);
   // Left over from a connection that was closed meanwhile.
 }
 

@@ -101,7 +101,7 @@ class Broker {
   void protocol_error(Peer& peer, const std::string& what);
 
   // Users (clients.cc)
-  void on_client_message(ConnectionId connection, const Client& client, const proto::Message& message);
+  void on_client_message(const Received& event, const Client& client);
   void on_submission(const SubmissionChecked& event);
   void list_jobs(ConnectionId connection, const Client& client, const proto::ListJobs& request);
   void ban(ConnectionId connection, const proto::BanPeer& request);
@@ -122,6 +122,7 @@ class Broker {
   void on_planned(const PlanningDone& event);
   Crew crew_of(std::shared_ptr<const PlannedRun> plan) const;
   void assign(Job& job, std::shared_ptr<const PlannedRun> plan, bool again);
+  void send_stage(const Job& job, const PlannedStage& stage, const StateSources& sources);
   void on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready);
   void release_peers(Job& job, const std::string& reason);
   void wait(Job& job, std::string reason, phase::Waiting phase = {});

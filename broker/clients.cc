@@ -14,7 +14,9 @@ namespace {
 constexpr uint32_t kJobsListed = 100, kJobsListedMax = 1000;
 }  // namespace
 
-void Broker::on_client_message(ConnectionId connection, const Client& client, const Message& message) {
+void Broker::on_client_message(const Received& event, const Client& client) {
+  const ConnectionId connection = event.connection;
+  const Message& message = *event.message;
   const std::optional<PeerId> whose = client.is_admin ? std::nullopt : std::optional(client.who);
   const auto answer_from_store = [&] { step_.effect(AnswerFromStore{connection, whose, message}); };
   // Of one that goes on and may be seen; nothing: the store may know it.
@@ -24,7 +26,9 @@ void Broker::on_client_message(ConnectionId connection, const Client& client, co
   };
   std::visit(Overloaded{
                  [&](const proto::SubmitJob& m) {
-                   step_.effect(CheckSubmission{connection, m});
+                   // A part of the message that came, which is not copied.
+                   const std::shared_ptr<const proto::SubmitJob> submission(event.message, &m);
+                   step_.effect(CheckSubmission{connection, {submission, event.bytes}});
                  },
                  [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
                  [&](const proto::GetJob& m) {
@@ -133,7 +137,7 @@ void Broker::on_submission(const SubmissionChecked& event) {
   job.drift = Drift(options_.drift);
   note_unknown_peers(job);
   note_old_peers(job);
-  step_.log("info job_submitted job=" + job.text() + " name=\"" + event.submission.name + "\"");
+  step_.log("info job_submitted job=" + job.text() + " name=\"" + event.submission->name + "\"");
   step_.send(event.connection, proto::JobAccepted{job.number()});
   step_.jobs = true;
 }
@@ -141,7 +145,7 @@ void Broker::on_submission(const SubmissionChecked& event) {
 // A name that is misspelt would leave a peer in that its user wants out.
 void Broker::note_unknown_peers(Job& job) {
   std::string unknown;
-  for (const std::string& name : job.submitted.submission.excluded)
+  for (const std::string& name : job.submitted.submission->excluded)
     if (std::none_of(pool_.peers().begin(), pool_.peers().end(),
                      [&](const auto& entry) { return entry.second.name == name; }))
       unknown += (unknown.empty() ? "'" : ", '") + name + "'";

@@ -12,9 +12,10 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "broker/run/planned_run.h"
 #include "broker/records.h"
+#include "broker/run/planned_run.h"
 #include "plan/cluster.h"
+#include "proto/encoded.h"
 #include "proto/messages.h"
 
 namespace weft::broker {
@@ -41,6 +42,7 @@ struct Introduced {
 struct Received {
   ConnectionId connection = 0;
   std::shared_ptr<const proto::Message> message{};
+  proto::EncodedBytes bytes{};  // of a SubmitJob, as it came
   // Of a CheckpointReport: tensors whose blobs are not here.
   uint32_t blobs_missing = 0;
 };
@@ -58,7 +60,7 @@ struct Disconnected {
 // A submission was looked at: its blobs are there and its job file parses. `name` for people.
 struct SubmissionChecked {
   ConnectionId connection = 0;
-  proto::SubmitJob submission{};
+  proto::Encoded<proto::SubmitJob> submission{};
   Status verdict;
 };
 struct PlanningDone {
@@ -108,6 +110,7 @@ using Event =
 struct Send {
   ConnectionId connection = 0;
   std::shared_ptr<const proto::Message> message{};
+  proto::EncodedBytes bytes{};  // of it, where they are at hand
 };
 struct Admit {  // what this connection may do from now on
   ConnectionId connection = 0;
@@ -121,7 +124,7 @@ struct CloseAll {  // connections of this key, of whatever kind, after what was 
 };
 struct CheckSubmission {
   ConnectionId connection = 0;
-  proto::SubmitJob submission{};
+  proto::Encoded<proto::SubmitJob> submission{};
 };
 // A peer that may be used.
 struct Candidate {
@@ -132,7 +135,7 @@ struct Candidate {
 struct StartPlanning {
   proto::JobNumber job = 0;
   proto::PlanVersion plan_version = 0;
-  proto::SubmitJob submission{};
+  proto::Encoded<proto::SubmitJob> submission = proto::SubmitJob{};
   std::vector<Candidate> candidates{};
   plan::ClusterView cluster{};                      // of the candidates, in that order
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
@@ -159,7 +162,7 @@ struct OpenFeed {  // peers that show the key may fetch microbatches of the job
   proto::JobNumber job = 0;
   proto::Secret data_key{};
   // For a run that goes on after a restart, whose job nobody has at hand yet.
-  std::optional<proto::SubmitJob> submission{};
+  std::optional<proto::Encoded<proto::SubmitJob>> submission{};
   uint32_t microbatch_size = 0;  // of that run
 };
 struct CloseFeed {

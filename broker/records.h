@@ -37,7 +37,7 @@ struct PeerBanned {
 struct JobSubmitted {
   proto::JobNumber job = 0;
   PeerId submitter{};
-  proto::SubmitJob submission{};
+  proto::Encoded<proto::SubmitJob> submission = proto::SubmitJob{};
   int64_t unix_ms = 0;
 };
 // Why a job is planned, while it is: what a broker that was restarted counts by.

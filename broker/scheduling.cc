@@ -43,7 +43,7 @@ std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, boo
     return "cannot skip steps that diverge: its weft (" + peer.software + ") is too old";
   if (!job.is_new_enough(peer))
     return "cannot train what the job asks for: its weft (" + peer.software + ") is too old";
-  if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission.arithmetic);
+  if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission->arithmetic);
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
   if (peer.device_lost) return "has lost its device";
   if (peer.draining) return "is leaving";
@@ -118,7 +118,7 @@ void Broker::schedule_jobs() {
         start_planning(job, std::move(chosen), /*again=*/true);
         continue;
       }
-    const size_t wanted = std::max<size_t>(1, job.submitted.submission.stages);
+    const size_t wanted = std::max<size_t>(1, job.submitted.submission->stages);
     if (free.size() >= wanted) {
       if (plannings >= kPlanningsMax || probes_.waits_for(job, free)) continue;
       start_planning(job, std::move(free), /*again=*/false);
@@ -228,12 +228,10 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
   job.phase = phase::Loading{.crew = crew_of(std::move(planned)), .since = step_.now.monotonic};
   Crew& crew = *job.crew();
   const PlannedRun& plan = *crew.plan;
-  // A submission that was recorded before it said so.
-  if (has_codecs(plan)) job.submitted.submission.compresses = true;
+  job.has_codecs = job.has_codecs || has_codecs(plan);
   job.steps = plan.training.steps;
-  std::vector<proto::AssignStage> stages;
-  for (const PlannedStage& stage : plan.stages) stages.push_back(*stage.assignment);
-  if (!stand_bys_.find_sources(job, stages)) {
+  const auto sources = stand_bys_.find_sources(job);
+  if (!sources) {
     const std::string gone = job.points.describe();
     job.points.drop_round();
     step_.transient = true;
@@ -272,11 +270,19 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
   }
   step_.effect(OpenFeed{job.number(), plan.data_key, {}});
   for (const proto::Secret& ticket : plan.relay_tickets) step_.effect(GrantRelay{ticket});
-  for (size_t s = 0; s < stages.size(); ++s)
-    if (!stages[s].sources.empty())
-      step_.log("info copies_from_peers job=" + job.text() + " stage=" + std::to_string(s) +
-                " sources=" + std::to_string(stages[s].sources.size()));
-  for (size_t s = 0; s < stages.size(); ++s) pool_.send(plan.stages[s].peer, std::move(stages[s]));
+  for (size_t s = 0; s < plan.stages.size(); ++s) send_stage(job, plan.stages[s], (*sources)[s]);
+}
+
+// As it was planned where nothing is said beside it: then nobody encodes it again.
+void Broker::send_stage(const Job& job, const PlannedStage& stage, const StateSources& sources) {
+  proto::AssignStage assignment = *stage.assignment;
+  if (sources.empty()) return pool_.send(stage.peer, std::move(assignment), stage.assignment.bytes());
+  assignment.sources = sources.sources;
+  assignment.lends = sources.lends;
+  if (!sources.sources.empty())
+    step_.log("info copies_from_peers job=" + job.text() + " stage=" + std::to_string(assignment.seat.stage) +
+              " sources=" + std::to_string(sources.sources.size()));
+  pool_.send(stage.peer, std::move(assignment));
 }
 
 void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {

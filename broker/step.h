@@ -27,8 +27,9 @@ class Step {
   // Durable before any effect of this step is carried out.
   void record(Record record) { effects_.records.push_back(std::move(record)); }
   void effect(Effect effect) { effects_.effects.push_back(std::move(effect)); }
-  void send(ConnectionId connection, proto::Message message) {
-    effect(Send{connection, std::make_shared<const proto::Message>(std::move(message))});
+  // `bytes`: of the message, where they are at hand.
+  void send(ConnectionId connection, proto::Message message, proto::EncodedBytes bytes = {}) {
+    effect(Send{connection, std::make_shared<const proto::Message>(std::move(message)), std::move(bytes)});
   }
   void log(std::string line) { effect(Log{std::move(line)}); }
 

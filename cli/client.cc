@@ -158,11 +158,17 @@ std::optional<Message> Client::take() {
   return message;
 }
 
-Result<Message> Client::ask_for(const Message& request, Duration deadline,
-                                const std::function<bool(const Message&)>& is_answer) {
+Result<Message> Client::ask_for(const Message& request, Duration deadline, const IsAnswer& is_answer) {
+  return ask_for(proto::share(proto::encode(request)), name_of(request), deadline, is_answer);
+}
+
+Result<Message> Client::ask_for(const proto::EncodedBytes& request, std::string_view what, Duration deadline,
+                                const IsAnswer& is_answer) {
   const Instant end = loop_.now() + deadline;
   for (Duration backoff = kRetryFirst;; backoff = std::min(2 * backoff, kRetryMax)) {
-    send(request);
+    connection_->send({.kind = static_cast<uint8_t>(proto::FrameKind::Message),
+                       .head = {},
+                       .body = {request.owner, request.bytes}});
     auto found = inbox_.end();
     const auto look = [&] {
       found = std::find_if(inbox_.begin(), inbox_.end(), [&](const Message& message) {
@@ -170,8 +176,7 @@ Result<Message> Client::ask_for(const Message& request, Duration deadline,
       });
       return found != inbox_.end();
     };
-    WEFT_TRY_STATUS(
-        run_until(std::max(end - loop_.now(), Duration::zero()), look, std::string(name_of(request))));
+    WEFT_TRY_STATUS(run_until(std::max(end - loop_.now(), Duration::zero()), look, std::string(what)));
     Message answer = std::move(*found);
     inbox_.erase(found);
     const auto* refusal = std::get_if<proto::Refusal>(&answer);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -16,6 +17,7 @@
 #include "net/connection.h"
 #include "net/loop.h"
 #include "peer/service/bulk.h"
+#include "proto/encoded.h"
 #include "proto/messages.h"
 #include "security/identity.h"
 #include "storage/blob_store.h"
@@ -49,9 +51,13 @@ class Client {
   // again until the deadline, with back-off; any other is the error.
   template <typename T>
   Result<T> ask(const proto::Message& request, Duration deadline = kAnswerDeadline) {
-    WEFT_TRY(proto::Message answer, ask_for(request, deadline, [](const proto::Message& message) {
-               return std::holds_alternative<T>(message);
-             }));
+    WEFT_TRY(proto::Message answer, ask_for(request, deadline, is_a<T>));
+    return std::get<T>(std::move(answer));
+  }
+  // The same of a request that is encoded already; `what` names it in errors.
+  template <typename T>
+  Result<T> ask(const proto::EncodedBytes& request, std::string_view what, Duration deadline) {
+    WEFT_TRY(proto::Message answer, ask_for(request, what, deadline, is_a<T>));
     return std::get<T>(std::move(answer));
   }
 
@@ -86,8 +92,14 @@ class Client {
   Status greet();
   void on_frame(const net::InFrame& frame);
   void on_lost(const Error& error);
-  Result<proto::Message> ask_for(const proto::Message& request, Duration deadline,
-                                 const std::function<bool(const proto::Message&)>& is_answer);
+  template <typename T>
+  static bool is_a(const proto::Message& message) {
+    return std::holds_alternative<T>(message);
+  }
+  using IsAnswer = std::function<bool(const proto::Message&)>;
+  Result<proto::Message> ask_for(const proto::Message& request, Duration deadline, const IsAnswer& is_answer);
+  Result<proto::Message> ask_for(const proto::EncodedBytes& request, std::string_view what, Duration deadline,
+                                 const IsAnswer& is_answer);
   // Runs the loop until `done`; Timeout with `what` in it. Losing the connection and interruption are errors
   // first.
   Status run_until(Duration deadline, const std::function<bool()>& done, const std::string& what);

@@ -128,8 +128,9 @@ class Submit {
       say(stderr, "\ninterrupted: nothing was submitted\n");
       return kExitStopped;
     }
-    const proto::Message message = to_message(std::move(ready.submission));
-    if (const size_t size = proto::encode(message).size(); size > proto::kMessageSizeMax)
+    const proto::EncodedBytes submission =
+        proto::share(proto::encode(to_message(std::move(ready.submission))));
+    if (const size_t size = submission.bytes.size(); size > proto::kMessageSizeMax)
       return fail(
           ErrorCode::ResourceExhausted,
           fmt::format(
@@ -137,7 +138,7 @@ class Submit {
               "model as initializers, or outside its file",
               format_bytes(static_cast<int64_t>(size)),
               format_bytes(static_cast<int64_t>(proto::kMessageSizeMax))));
-    WEFT_TRY(const auto accepted, submit(message));
+    WEFT_TRY(const auto accepted, submit(submission));
     job_ = accepted.job;
     started_ = std::chrono::steady_clock::now();
     if (options_.detach) return detached(start);
@@ -160,8 +161,8 @@ class Submit {
     for (const std::string& warning : start.warnings) say(stderr, "warning: {}\n", warning);
   }
 
-  Result<proto::JobAccepted> submit(const proto::Message& message) {
-    auto accepted = client_->ask<proto::JobAccepted>(message, kSubmitDeadline);
+  Result<proto::JobAccepted> submit(const proto::EncodedBytes& submission) {
+    auto accepted = client_->ask<proto::JobAccepted>(submission, "SubmitJob", kSubmitDeadline);
     if (!accepted && (client_->lost() || accepted.error().code == ErrorCode::Timeout ||
                       accepted.error().code == ErrorCode::Cancelled))
       return fail(accepted.error().code,

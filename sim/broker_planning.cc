@@ -22,7 +22,7 @@ Status BrokerHost::make_initial_values(const broker::PlannedRun& run, const JobS
 
 // One after the other, on the planner's thread.
 void BrokerHost::plan(broker::StartPlanning request) {
-  const uint32_t index = static_cast<uint32_t>(std::strtoul(request.submission.job.c_str(), nullptr, 10));
+  const uint32_t index = static_cast<uint32_t>(std::strtoul(request.submission->job.c_str(), nullptr, 10));
   const Duration time = request.previous && !request.placed.empty()
                             ? draw_.between(milliseconds(1), milliseconds(10))
                             : draw_.doubling(milliseconds(20), seconds(2));
@@ -50,7 +50,7 @@ void BrokerHost::plan(broker::StartPlanning request) {
 
 void BrokerHost::reconsider(broker::Reconsider request) {
   const uint32_t index =
-      static_cast<uint32_t>(std::strtoul(request.request.submission.job.c_str(), nullptr, 10));
+      static_cast<uint32_t>(std::strtoul(request.request.submission->job.c_str(), nullptr, 10));
   planner_free_ = std::max(planner_free_, world_.now()) + draw_.doubling(milliseconds(20), seconds(2));
   const uint64_t turn = draw_.next(), secret = draw_.next();
   world_.at(planner_free_, [this, life = life_, index, turn, secret, request = std::move(request)] {

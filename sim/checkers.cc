@@ -51,7 +51,7 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
                      world_.note(What::Record, 1, r.job);
                      if (jobs_.contains(r.job)) return fail(r.job, "its number was used before");
                      jobs_[r.job].spec =
-                         static_cast<uint32_t>(std::strtoul(r.submission.job.c_str(), nullptr, 10));
+                         static_cast<uint32_t>(std::strtoul(r.submission->job.c_str(), nullptr, 10));
                    },
                    [&](const broker::JobChanged& r) { on_changed(r); },
                    [&](const broker::CheckpointCommitted& r) {

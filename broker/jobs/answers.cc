@@ -31,7 +31,7 @@ proto::Message answer_from_store(Store& store, const AnswerFromStore& question) 
     if (!*job || !may_read(question.whose, (*job)->submitted.submitter)) return refusal(no_such_job(get->job));
     const StoredJob& stored = **job;
     if (stored.result || !stored.checkpoints.empty())
-      return result_of(stored.submitted.submission, get->job, stored.result,
+      return result_of(*stored.submitted.submission, get->job, stored.result,
                        stored.checkpoints.empty() ? nullptr : &stored.checkpoints.back(), stored.predictions);
     return proto::Refusal{.code = ErrorCode::NotFound,
                           .message = "job " + std::to_string(get->job) + " is " +

@@ -32,23 +32,23 @@ Crew* Job::crew() {
 const Crew* Job::crew() const { return const_cast<Job*>(this)->crew(); }
 
 bool Job::excludes(const std::string& peer) const {
-  const auto& names = submitted.submission.excluded;
+  const auto& names = submitted.submission->excluded;
   return std::find(names.begin(), names.end(), peer) != names.end();
 }
 
 bool Job::may_send(const Peer& peer) const {
-  return !submitted.submission.compresses || peer.minor >= proto::kProtocolMinorOfCodecs;
+  return !(submitted.submission->compresses || has_codecs) || peer.minor >= proto::kProtocolMinorOfCodecs;
 }
 
 bool Job::can_skip(const Peer& peer) const {
-  return !submitted.submission.skips_steps || peer.minor >= proto::kProtocolMinorOfSkippedSteps;
+  return !submitted.submission->skips_steps || peer.minor >= proto::kProtocolMinorOfSkippedSteps;
 }
 
-bool Job::is_new_enough(const Peer& peer) const { return peer.minor >= submitted.submission.peer_minor; }
+bool Job::is_new_enough(const Peer& peer) const { return peer.minor >= submitted.submission->peer_minor; }
 
 bool Job::suits(const Peer& peer) const {
   return may_send(peer) && can_skip(peer) && is_new_enough(peer) &&
-         peer.device.has(submitted.submission.arithmetic);
+         peer.device.has(submitted.submission->arithmetic);
 }
 
 uint32_t predicted_microbatches(const Job& job, const PlannedRun& plan) {

@@ -84,6 +84,8 @@ using Phase = std::variant<phase::Waiting, phase::Planning, phase::Loading, phas
 
 struct Job {
   JobSubmitted submitted{};
+  // Its plan has some: a submission that was recorded long ago does not say that it compresses.
+  bool has_codecs = false;
   Phase phase{};
   proto::JobState state = proto::JobState::Queued;
   std::string reason{};

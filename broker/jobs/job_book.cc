@@ -12,7 +12,7 @@ Job* JobBook::find(proto::JobNumber number) {
   return at == jobs_.end() ? nullptr : &at->second;
 }
 
-Job& JobBook::submit(const PeerId& submitter, proto::SubmitJob submission) {
+Job& JobBook::submit(const PeerId& submitter, proto::Encoded<proto::SubmitJob> submission) {
   Job& job = jobs_[next_];
   job.submitted = {.job = next_++,
                    .submitter = submitter,
@@ -108,7 +108,7 @@ void JobBook::remove_ended(const Pool& pool) {
 proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
   proto::JobStatus status;
   status.job = job.number();
-  status.name = job.submitted.submission.name;
+  status.name = job.submitted.submission->name;
   status.state = job.state;
   status.reason = job.reason;
   status.plan_version = job.plan_version;
@@ -158,14 +158,14 @@ proto::JobResult result_of(const proto::SubmitJob& submission, proto::JobNumber 
 }
 
 proto::JobResult JobBook::result_of(const Job& job) {
-  return broker::result_of(job.submitted.submission, job.number(), job.result, job.points.checkpoint(),
+  return broker::result_of(*job.submitted.submission, job.number(), job.result, job.points.checkpoint(),
                            job.predictions);
 }
 
 std::set<Digest> JobBook::referenced_blobs() const {
   std::set<Digest> blobs;
   for (const auto& [number, job] : jobs_) {
-    add_blobs(job.submitted.submission, BlobsOf::AllFiles, blobs);
+    add_blobs(*job.submitted.submission, BlobsOf::AllFiles, blobs);
     job.points.add_durable(blobs);
     if (job.result) add_blobs(job.result->tensors, blobs);
     for (const auto& report : job.predictions) add_blobs(report.outputs, blobs);

@@ -25,7 +25,7 @@ class JobBook {
   // Of a number that somebody serves: it has not ended.
   Job& at(proto::JobNumber number) { return jobs_.at(number); }
 
-  Job& submit(const PeerId& submitter, proto::SubmitJob submission);
+  Job& submit(const PeerId& submitter, proto::Encoded<proto::SubmitJob> submission);
   Job& load(const StoredJob& stored);
   void set_next(proto::JobNumber number) { next_ = number; }
   size_t count_of(const PeerId& submitter) const;

@@ -275,30 +275,32 @@ bool StandBys::lose_holders(Job& job) {
   return job.points.drop_round();
 }
 
-bool StandBys::find_sources(const Job& job, std::vector<proto::AssignStage>& stages) const {
-  if (!job.points.is_direct()) return true;
+std::optional<std::vector<StateSources>> StandBys::find_sources(const Job& job) const {
   const PlannedRun& plan = *job.crew()->plan;
+  std::vector<StateSources> found(plan.stages.size());
+  if (!job.points.is_direct()) return found;
   std::map<PeerId, std::vector<Digest>> lends;
-  for (size_t s = 0; s < stages.size(); ++s) {
+  for (size_t s = 0; s < found.size(); ++s) {
+    const std::vector<proto::TensorReference>& tensors = plan.stages[s].assignment->tensors;
     const Peer& taker = pool_.at(plan.stages[s].peer);
     std::map<PeerId, proto::BlobSource> sources;
     std::set<Digest> fetched;  // one that several tensors name is fetched once
-    for (uint32_t t = 0; t < stages[s].tensors.size(); ++t) {
-      const Digest& sha256 = stages[s].tensors[t].sha256;
+    for (uint32_t t = 0; t < tensors.size(); ++t) {
+      const Digest& sha256 = tensors[t].sha256;
       const auto held = job.points.holders.find(sha256);
       if (held == job.points.holders.end() || held->second.contains(taker.id)) continue;
       const auto giver = std::find_if(held->second.begin(), held->second.end(),
                                       [&](const PeerId& id) { return may_give(pool_.at(id)); });
-      if (giver == held->second.end() || taker.minor < proto::kProtocolMinorOfDirectCopies) return false;
+      if (giver == held->second.end() || taker.minor < proto::kProtocolMinorOfDirectCopies)
+        return std::nullopt;
       sources.try_emplace(*giver, source_of(pool_.at(*giver))).first->second.tensors.push_back(t);
       if (fetched.insert(sha256).second) lends[*giver].push_back(sha256);
     }
-    for (auto& [id, source] : sources) stages[s].sources.push_back(std::move(source));
+    for (auto& [id, source] : sources) found[s].sources.push_back(std::move(source));
   }
-  for (size_t s = 0; s < stages.size(); ++s)
-    if (const auto lent = lends.find(plan.stages[s].peer); lent != lends.end())
-      stages[s].lends = lent->second;
-  return true;
+  for (size_t s = 0; s < found.size(); ++s)
+    if (const auto lent = lends.find(plan.stages[s].peer); lent != lends.end()) found[s].lends = lent->second;
+  return found;
 }
 
 void StandBys::keep_transient() {

@@ -23,6 +23,13 @@ struct Standing {
   bool holds(uint32_t stage, uint64_t of_step) const;
 };
 
+// Of a stage that is assigned while copies of the state are with peers alone.
+struct StateSources {
+  std::vector<proto::BlobSource> sources{};  // who gives its peer what it has not
+  std::vector<Digest> lends{};               // what its peer gives others
+  bool empty() const { return sources.empty() && lends.empty(); }
+};
+
 class StandBys {
  public:
   StandBys(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book, Runs& runs)
@@ -42,9 +49,9 @@ class StandBys {
   void find_holders(Job& job);
   // Whether a part of the round is with nobody any more: then the round is none.
   bool lose_holders(Job& job);
-  // Writes into each assignment from whom it gets what its peer has not, and what its peer keeps for others.
-  // False: somebody cannot get what it needs.
-  bool find_sources(const Job& job, std::vector<proto::AssignStage>& stages) const;
+  // By stage of the job's plan: from whom its peer gets what it has not, and what it keeps for others.
+  // Nothing: somebody cannot get what it needs.
+  std::optional<std::vector<StateSources>> find_sources(const Job& job) const;
 
   // Which of the blobs that need not survive the broker are still spoken of.
   void keep_transient();

@@ -68,9 +68,10 @@ std::vector<PeerId> Pool::forget_gone(const std::function<bool(const PeerId&)>& 
   return forgotten;
 }
 
-void Pool::send(const PeerId& id, proto::Message message) {
+void Pool::send(const PeerId& id, proto::Message message, proto::EncodedBytes bytes) {
   const Peer* peer = find(id);
-  if (peer != nullptr && peer->connection) step_.send(*peer->connection, std::move(message));
+  if (peer != nullptr && peer->connection)
+    step_.send(*peer->connection, std::move(message), std::move(bytes));
 }
 
 std::vector<PeerId> Pool::late(Instant until) const {

@@ -65,8 +65,8 @@ class Pool {
   // as it likes. Of too many those are forgotten who have been gone longest, but for who is needed, serves or
   // is banned. Who they were.
   std::vector<PeerId> forget_gone(const std::function<bool(const PeerId&)>& is_needed);
-  // To whoever has it; nothing where it is gone.
-  void send(const PeerId& id, proto::Message message);
+  // To whoever has it; nothing where it is gone. `bytes`: of the message, where they are at hand.
+  void send(const PeerId& id, proto::Message message, proto::EncodedBytes bytes = {});
   // Nothing was heard of them for a lease before `until`.
   std::vector<PeerId> late(Instant until) const;
   // As wanted, unless another one has that name.

@@ -6,13 +6,14 @@
 #include <optional>
 #include <vector>
 
+#include "proto/encoded.h"
 #include "proto/messages.h"
 
 namespace weft::broker {
 
 // One stage of a planned run, ready to be sent.
 struct PlannedStage : proto::RunStage {
-  std::shared_ptr<const proto::AssignStage> assignment{};
+  proto::Encoded<proto::AssignStage> assignment{};
 };
 
 // What planning a job gives. Its terms of training are those of its stages' assignments.

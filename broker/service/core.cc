@@ -6,6 +6,7 @@
 #include "base/overloaded.h"
 #include "broker/jobs/answers.h"
 #include "broker/service/token_judge.h"
+#include "proto/codec/codec.h"
 
 namespace weft::broker {
 
@@ -272,20 +273,27 @@ void Core::open_feed(OpenFeed& feed) {
                   });
 }
 
+namespace {
+// As it is stored and planned from now on, which is where it is encoded.
+proto::Encoded<proto::SubmitJob> as_checked(proto::SubmitJob submission, const PlanReply& found) {
+  submission.compresses = found.compresses;
+  submission.arithmetic = found.arithmetic;
+  submission.skips_steps = found.skips_steps;
+  submission.peer_minor = found.peer_minor;
+  return proto::with_bytes(proto::Encoded<proto::SubmitJob>(std::move(submission)));
+}
+}  // namespace
+
 // Until it was looked at, nothing else is taken from who sent it.
 void Core::check(CheckSubmission& request) {
   uint64_t size = 0;
   if (const auto taken = taken_.extract(request.connection)) size = taken.mapped();
   planning_->check(std::move(request), [this, size](const CheckSubmission& asked, Result<PlanReply> reply) {
     SubmissionChecked event{asked.connection, asked.submission, {}};
-    if (reply) {
-      event.submission.compresses = reply->compresses;
-      event.submission.arithmetic = reply->arithmetic;
-      event.submission.skips_steps = reply->skips_steps;
-      event.submission.peer_minor = reply->peer_minor;
-    } else {
+    if (reply)
+      event.submission = as_checked(*asked.submission, *reply);
+    else
       event.verdict = fail(reply.error());
-    }
     from_worker([this, size, event = std::move(event)] {
       if (connections_.contains(event.connection)) taken_[event.connection] += size;
       step(event);

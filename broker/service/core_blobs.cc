@@ -23,7 +23,7 @@ void Core::refer_to_blobs(std::span<const Record> records) {
   };
   for (const Record& record : records) {
     if (const auto* submitted = std::get_if<JobSubmitted>(&record)) {
-      for (const proto::PackedFile& file : submitted->submission.files)
+      for (const proto::PackedFile& file : submitted->submission->files)
         for (const proto::FilePiece& piece : file.pieces)
           if (piece.sha256) blobs.push_back(*piece.sha256);
     } else if (const auto* checkpoint = std::get_if<CheckpointCommitted>(&record)) {

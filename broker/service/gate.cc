@@ -127,7 +127,7 @@ void Gate::on_bus(const ToGate& message) {
   };
   std::visit(Overloaded{
                  [&](const Send& e) {
-                   with_client(e.connection, [&](const auto& client) { send_from_core(client, *e.message); });
+                   with_client(e.connection, [&](const auto& client) { send_from_core(client, e); });
                  },
                  [&](const Admit& e) {
                    with_client(e.connection, [&](const auto& client) { admit(client, e.role); });
@@ -317,7 +317,7 @@ void Gate::dispatch(const ClientPtr& client, net::InFrame frame) {
   if (!client->role) return introduce(client, frame);
   switch (static_cast<FrameKind>(frame.kind)) {
     case FrameKind::Message:
-      return on_message_frame(client, frame);
+      return on_message_frame(client, std::move(frame));
     case FrameKind::Chunk:
       return on_chunk(client, std::move(frame));
     default:
@@ -357,7 +357,7 @@ void Gate::set_limits(const ClientPtr& client) {
 }
 
 // Each message is decoded here, once; of a peer's, only what may be of use.
-void Gate::on_message_frame(const ClientPtr& client, const net::InFrame& frame) {
+void Gate::on_message_frame(const ClientPtr& client, net::InFrame frame) {
   const bool is_peer = *client->role == Role::Peer;
   if (is_peer && is_stale(client, proto::peek_report(frame.payload.span()))) return;
   auto message = proto::decode(frame.payload.span());
@@ -372,8 +372,14 @@ void Gate::on_message_frame(const ClientPtr& client, const net::InFrame& frame) 
       return refuse(client, {ErrorCode::InvalidArgument,
                              std::string(proto::name_of(*message)) + " is not for a bulk connection"});
   }
-  to_core(client, Received{client->number, std::make_shared<const Message>(std::move(*message))},
-          frame.payload.size());
+  const size_t size = frame.payload.size();
+  Received received{.connection = client->number, .message = {}};
+  if (std::holds_alternative<proto::SubmitJob>(*message)) {
+    const auto payload = std::make_shared<const net::Buffer>(std::move(frame.payload));
+    received.bytes = {payload->span(), payload};
+  }
+  received.message = std::make_shared<const Message>(std::move(*message));
+  to_core(client, std::move(received), size);
 }
 
 // A report counts only under the plan that its sender was told last: the core would drop it, too.
@@ -419,7 +425,8 @@ bool Gate::serve_here(const ClientPtr& client, const Message& message) {
 
 // What a peer serves is what it is told here to run. What it says of a run that it was let go from may be on
 // its way: its limits stay.
-void Gate::send_from_core(const ClientPtr& client, const Message& message) {
+void Gate::send_from_core(const ClientPtr& client, const Send& sent) {
+  const Message& message = *sent.message;
   const auto serve = [&](proto::ReportHead what) {
     serving_[client->connection->remote()] = client->number;
     if (!std::exchange(client->serves, what) && client->role) set_limits(client);
@@ -434,7 +441,12 @@ void Gate::send_from_core(const ClientPtr& client, const Message& message) {
     client->serves.reset();
     end_service(*client);
   }
-  send(client, message);
+  if (sent.bytes)
+    client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
+                              .head = {},
+                              .body = {sent.bytes.owner, sent.bytes.bytes}});
+  else
+    send(client, message);
   pace(client);
 }
 

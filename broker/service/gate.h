@@ -68,11 +68,11 @@ class Gate {
   void introduce(const ClientPtr& client, const net::InFrame& frame);
   void admit(const ClientPtr& client, proto::Role role);
   void set_limits(const ClientPtr& client);
-  void on_message_frame(const ClientPtr& client, const net::InFrame& frame);
+  void on_message_frame(const ClientPtr& client, net::InFrame frame);
   bool is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report);
   void on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat);
   bool serve_here(const ClientPtr& client, const proto::Message& message);
-  void send_from_core(const ClientPtr& client, const proto::Message& message);
+  void send_from_core(const ClientPtr& client, const Send& sent);
   bool forget(const ClientPtr& client);  // false: it was already
   void on_closed(const ClientPtr& client, const std::string& reason);
   void close(const ClientPtr& client, const std::string& reason);

@@ -42,7 +42,7 @@ Status send_question(FramePipe& pipe, const StartPlanning& request, const PlanTa
     question.candidates.back().device.rates = {};
   }
   WEFT_TRY_STATUS(pipe.send(proto::encode_question(question)));
-  WEFT_TRY_STATUS(pipe.send(proto::encode(request.submission)));
+  WEFT_TRY_STATUS(pipe.send(proto::bytes_of(request.submission).bytes));
   if (!request.checkpoint) return {};
   return pipe.send(
       proto::encode(proto::CheckpointReport{.run = request.job,
@@ -88,22 +88,22 @@ Status send_answer(FramePipe& pipe, const Result<PlanReply>& reply) {
   answer.peer_minor = reply->peer_minor;
   answer.feed = reply->feed;
   if (reply->run) answer.plan = to_message(*reply->run);
-  std::vector<std::vector<std::byte>> frames;
-  frames.push_back(proto::encode_answer(answer));
-  size_t size = frames.front().size();
+  std::vector<proto::EncodedBytes> frames;
+  frames.push_back(proto::share(proto::encode_answer(answer)));
+  size_t size = frames.front().bytes.size();
   if (size > proto::kMessageSizeMax)
     return send_answer(pipe, fail(ErrorCode::Unsupported, "what is to be said of its plan takes " +
                                                               std::to_string(size >> 20) + " MiB"));
   for (const PlannedStage& stage : reply->run ? reply->run->stages : std::vector<PlannedStage>{}) {
-    frames.push_back(proto::encode(*stage.assignment));
-    size += frames.back().size();
+    frames.push_back(proto::bytes_of(stage.assignment));
+    size += frames.back().bytes.size();
     if (size > kAnswerSizeMax)
       return send_answer(
           pipe, fail(ErrorCode::Unsupported, "its stages' graphs take more than " +
                                                  std::to_string(kAnswerSizeMax >> 20) +
                                                  " MiB without their tensors: its constants are too large"));
   }
-  for (const auto& frame : frames) WEFT_TRY_STATUS(pipe.send(frame));
+  for (const proto::EncodedBytes& frame : frames) WEFT_TRY_STATUS(pipe.send(frame.bytes));
   return {};
 }
 
@@ -121,15 +121,16 @@ Result<PlanReply> receive_answer(FramePipe& pipe, bool& is_broken) {
                   .peer_minor = answer.peer_minor,
                   .feed = std::move(answer.feed)};
   if (answer.plan) {
-    std::vector<std::shared_ptr<const proto::AssignStage>> assignments;
+    std::vector<proto::Encoded<proto::AssignStage>> assignments;
     size_t left = kAnswerSizeMax - bytes.size();
     for (size_t s = 0; s < answer.plan->stages.size(); ++s) {
-      WEFT_TRY(const auto frame, pipe.receive(std::min(left, proto::kMessageSizeMax)));
+      WEFT_TRY(auto frame, pipe.receive(std::min(left, proto::kMessageSizeMax)));
       left -= frame.size();
       WEFT_TRY(proto::Message message, proto::decode(frame));
       auto* stage = std::get_if<proto::AssignStage>(&message);
       if (stage == nullptr) return fail(ErrorCode::Corrupted, "another message than a stage's assignment");
-      assignments.push_back(std::make_shared<const proto::AssignStage>(std::move(*stage)));
+      assignments.emplace_back(std::make_shared<const proto::AssignStage>(std::move(*stage)),
+                               proto::share(std::move(frame)));
     }
     reply.run = from_message(std::move(*answer.plan), std::move(assignments));
     if (reply.run == nullptr) return fail(ErrorCode::Corrupted, "a plan without stages");

@@ -52,7 +52,7 @@ Result<PlanReply> answer(JobPlanner& planner, const ReceivedQuestion& question) 
   PlanReply reply;
   switch (question.task.task) {
     case proto::PlanTask::Check: {
-      WEFT_TRY(const JobPlanner::Wanted wanted, planner.check(request.submission));
+      WEFT_TRY(const JobPlanner::Wanted wanted, planner.check(*request.submission));
       reply.compresses = wanted.compresses;
       reply.arithmetic = wanted.arithmetic;
       reply.skips_steps = wanted.skips_steps;
@@ -60,7 +60,7 @@ Result<PlanReply> answer(JobPlanner& planner, const ReceivedQuestion& question) 
       return reply;
     }
     case proto::PlanTask::Open:
-      WEFT_TRY_STATUS(planner.open(request.job, request.submission, request.microbatch_size));
+      WEFT_TRY_STATUS(planner.open(request.job, *request.submission, request.microbatch_size));
       break;
     case proto::PlanTask::Plan: {
       WEFT_TRY(reply.run, planner.plan(request, question.task.is_first));

@@ -61,14 +61,17 @@ JobTerms terms_of(const JobContext& context) {
   return terms;
 }
 
-// Errors: Unsupported, for what no peer could be sent.
-Status check_sizes(const PlannedRun& run) {
-  for (const PlannedStage& stage : run.stages)
-    if (proto::encode(*stage.assignment).size() > proto::kMessageSizeMax)
+// With the bytes of each assignment. Errors: Unsupported, for what no peer could be sent.
+Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned) {
+  auto run = std::make_shared<PlannedRun>(planned);
+  for (PlannedStage& stage : run->stages) {
+    stage.assignment = proto::with_bytes(stage.assignment);
+    if (stage.assignment.bytes().bytes.size() > proto::kMessageSizeMax)
       return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +
                                               std::to_string(proto::kMessageSizeMax >> 20) +
                                               " MiB without its tensors: its constants are too large");
-  return {};
+  }
+  return run;
 }
 
 }  // namespace
@@ -83,7 +86,7 @@ Status JobPlanner::read_job(const StartPlanning& request) {
   if (whole &&
       (context_->microbatch_choice.empty() || context_->job.microbatch_size == request.microbatch_size))
     return {};
-  WEFT_TRY(const OpenedJob opened, open_submission(request.submission, blobs_, folder_of(request.job)));
+  WEFT_TRY(const OpenedJob opened, open_submission(*request.submission, blobs_, folder_of(request.job)));
   plan::MicrobatchChoice choice{opened.job.microbatch_size, {}};
   if (choice.size == 0) choice.size = request.microbatch_size;
   if (choice.size == 0) {
@@ -170,8 +173,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
     WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate, stage_of_op, followed, class_of_stage));
   }
   WEFT_TRY(const auto run, assembly.finish());
-  WEFT_TRY_STATUS(check_sizes(*run));
-  return run;
+  return encoded(*run);
 }
 
 Status JobPlanner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {

@@ -67,7 +67,7 @@ fs::path Planning::folder_of(proto::JobNumber job) const {
 
 void Planning::check(CheckSubmission request,
                      std::function<void(const CheckSubmission&, Result<PlanReply>)> done) {
-  const size_t size = size_of(request.submission);
+  const size_t size = size_of(*request.submission);
   {
     const MutexLock lock(mutex_);
     const auto of_one = checks_of_.find(request.connection);
@@ -85,7 +85,7 @@ void Planning::check(CheckSubmission request,
   checker_->post([this, size, request = std::move(request), done = std::move(done)] {
     auto reply = guarded([&]() -> Result<PlanReply> {
       // What is only in this process, or about to be collected, is there and stays.
-      for (const proto::PackedFile& file : request.submission.files)
+      for (const proto::PackedFile& file : request.submission->files)
         for (const proto::FilePiece& piece : file.pieces)
           if (piece.sha256) WEFT_TRY_STATUS(blobs_.have(*piece.sha256, storage::Durability::Durable));
       return ask({.submission = request.submission}, {.task = proto::PlanTask::Check});
@@ -136,8 +136,8 @@ void Planning::reconsider(Reconsider request, std::function<void(Result<Reconsid
         }});
 }
 
-void Planning::open(proto::JobNumber job, proto::SubmitJob submission, uint32_t microbatch_size,
-                    std::function<void(Status)> done) {
+void Planning::open(proto::JobNumber job, proto::Encoded<proto::SubmitJob> submission,
+                    uint32_t microbatch_size, std::function<void(Status)> done) {
   post({.job = job,
         .is_urgent = true,
         .run = [this, job, microbatch_size, submission = std::move(submission), done = std::move(done)] {

@@ -51,7 +51,7 @@ class Planning {
   void plan(StartPlanning request, std::function<void(Result<std::shared_ptr<const PlannedRun>>)> done);
   void reconsider(Reconsider request, std::function<void(Result<Reconsidered::Other>)> done);
   // Makes the job's feed known for a run that goes on after a restart.
-  void open(proto::JobNumber job, proto::SubmitJob submission, uint32_t microbatch_size,
+  void open(proto::JobNumber job, proto::Encoded<proto::SubmitJob> submission, uint32_t microbatch_size,
             std::function<void(Status)> done);
   // The job is over: its process goes, its feed is forgotten and its files are removed.
   void end(proto::JobNumber job);

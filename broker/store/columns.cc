@@ -6,11 +6,15 @@ namespace weft::broker {
 
 Result<std::vector<std::byte>> encoded(const Database& database, const proto::Message& message) {
   std::vector<std::byte> bytes = proto::encode(message);
-  if (bytes.size() > proto::kMessageSizeMax)
-    return fail(ErrorCode::InvalidArgument,
-                database.file() + ": a record of " + std::to_string(bytes.size()) + " bytes; at most " +
-                    std::to_string(proto::kMessageSizeMax) + " can be read again");
+  WEFT_TRY_STATUS(check_length(database, bytes.size()));
   return bytes;
+}
+
+Status check_length(const Database& database, size_t size) {
+  if (size <= proto::kMessageSizeMax) return {};
+  return fail(ErrorCode::InvalidArgument, database.file() + ": a record of " + std::to_string(size) +
+                                              " bytes; at most " + std::to_string(proto::kMessageSizeMax) +
+                                              " can be read again");
 }
 
 Result<proto::Message> decoded_message(const Database& database, const Statement& row, int column) {

@@ -1,6 +1,7 @@
 // Internal to broker/store: what stands in the columns of the tables, and rows one after the other.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,12 +29,28 @@ inline tl::unexpected<Error> contradiction(const Database& database, const std::
 
 // InvalidArgument when it is too long to be read again: a full disk may be tried again, this may not.
 Result<std::vector<std::byte>> encoded(const Database& database, const proto::Message& message);
+Status check_length(const Database& database, size_t size);
+// As it was encoded before, where it was.
+template <typename T>
+Result<proto::EncodedBytes> encoded(const Database& database, const proto::Encoded<T>& message) {
+  proto::EncodedBytes bytes = proto::bytes_of(message);
+  WEFT_TRY_STATUS(check_length(database, bytes.bytes.size()));
+  return bytes;
+}
 Result<proto::Message> decoded_message(const Database& database, const Statement& row, int column);
 template <typename T>
 Result<T> decoded(const Database& database, const Statement& row, int column) {
   WEFT_TRY(proto::Message message, decoded_message(database, row, column));
   if (!std::holds_alternative<T>(message)) return damaged(database, "a record of another kind");
   return std::get<T>(std::move(message));
+}
+// With its bytes: what is loaded may be stored again, or sent.
+template <typename T>
+Result<proto::Encoded<T>> decoded_with_bytes(const Database& database, const Statement& row, int column) {
+  WEFT_TRY(T message, decoded<T>(database, row, column));
+  const std::span<const std::byte> bytes = row.bytes(column);
+  return proto::Encoded<T>(std::make_shared<const T>(std::move(message)),
+                           proto::share({bytes.begin(), bytes.end()}));
 }
 Result<Digest> digest_in(const Database& database, const Statement& row, int column);
 template <typename Enum>

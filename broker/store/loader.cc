@@ -61,7 +61,7 @@ class Loader {
   Status results();
   Status plans();
   Status scripts();
-  Result<std::vector<std::shared_ptr<const proto::AssignStage>>> assignments(proto::JobNumber job);
+  Result<std::vector<proto::Encoded<proto::AssignStage>>> assignments(proto::JobNumber job);
 
   Database& database_;
   std::optional<proto::JobNumber> job_;
@@ -104,7 +104,7 @@ Status Loader::jobs() {
         StoredJob job;
         job.submitted.job = job.last.job = static_cast<proto::JobNumber>(row.integer(0));
         WEFT_TRY(job.submitted.submitter.digest, digest_in(database_, row, 1));
-        WEFT_TRY(job.submitted.submission, decoded<proto::SubmitJob>(database_, row, 2));
+        WEFT_TRY(job.submitted.submission, decoded_with_bytes<proto::SubmitJob>(database_, row, 2));
         job.submitted.unix_ms = row.integer(3);
         WEFT_TRY(job.last.state,
                  enumerator_in(database_, row, 4, proto::JobState::Queued, proto::JobState::Failed));
@@ -174,16 +174,15 @@ Status Loader::plans() {
       });
 }
 
-Result<std::vector<std::shared_ptr<const proto::AssignStage>>> Loader::assignments(proto::JobNumber job) {
-  std::vector<std::shared_ptr<const proto::AssignStage>> found;
+Result<std::vector<proto::Encoded<proto::AssignStage>>> Loader::assignments(proto::JobNumber job) {
+  std::vector<proto::Encoded<proto::AssignStage>> found;
   WEFT_TRY(Statement statement,
            database_.prepare("SELECT stage, assignment FROM plan_stages WHERE job = ? ORDER BY stage"));
   statement.bind(job);
   WEFT_TRY_STATUS(for_each_row(statement, [&](const Statement& row) -> Status {
     if (row.integer(0) != static_cast<int64_t>(found.size()))
       return damaged(database_, "a stage of the plan of job " + std::to_string(job) + " is gone");
-    WEFT_TRY(proto::AssignStage assignment, decoded<proto::AssignStage>(database_, row, 1));
-    found.push_back(std::make_shared<const proto::AssignStage>(std::move(assignment)));
+    WEFT_TRY(found.emplace_back(), decoded_with_bytes<proto::AssignStage>(database_, row, 1));
     return {};
   }));
   return found;

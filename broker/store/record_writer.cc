@@ -92,7 +92,7 @@ Status RecordWriter::write(const JobSubmitted& record) {
   WEFT_TRY(const auto submission, encoded(database_, record.submission));
   WEFT_TRY_STATUS(insert_job_.bind(record.job)
                       .bind(as_bytes(record.submitter.digest))
-                      .bind(submission)
+                      .bind(submission.bytes)
                       .bind(record.unix_ms)
                       .bind(static_cast<int64_t>(proto::JobState::Queued))
                       .run());
@@ -166,8 +166,8 @@ Status RecordWriter::write(const RunStarted& record) {
   WEFT_TRY(const auto plan, encoded(database_, message));
   WEFT_TRY_STATUS(insert_plan_.bind(record.job).bind(record.plan_version).bind(plan).run());
   for (size_t s = 0; s < record.plan->stages.size(); ++s) {
-    WEFT_TRY(const auto assignment, encoded(database_, *record.plan->stages[s].assignment));
-    WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment).run());
+    WEFT_TRY(const auto assignment, encoded(database_, record.plan->stages[s].assignment));
+    WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment.bytes).run());
   }
   // It may begin before steps that the plan before had committed: they are done again.
   return done(keep_size_.bind(uint64_t{record.plan->training.microbatch_size}).bind(record.job));

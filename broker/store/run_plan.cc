@@ -8,8 +8,8 @@ proto::RunPlan to_message(const PlannedRun& run) {
   return plan;
 }
 
-std::shared_ptr<const PlannedRun> from_message(
-    proto::RunPlan plan, std::vector<std::shared_ptr<const proto::AssignStage>> assignments) {
+std::shared_ptr<const PlannedRun> from_message(proto::RunPlan plan,
+                                               std::vector<proto::Encoded<proto::AssignStage>> assignments) {
   if (assignments.empty() || assignments.size() != plan.stages.size()) return nullptr;
   auto run = std::make_shared<PlannedRun>(PlannedRun{std::move(plan.terms), {}});
   const dag::TrainingSpec lengths = std::exchange(run->training, assignments.front()->training);

@@ -66,6 +66,23 @@ std::vector<std::byte> encode(const Message& message) {
   return serialise(envelope);
 }
 
+namespace {
+template <typename T>
+std::vector<std::byte> encode_alternative(const T& message) {
+  wire::Envelope envelope;
+  put_into(message, envelope);
+  return serialise(envelope);
+}
+}  // namespace
+
+std::vector<std::byte> encode(const AssignStage& message) { return encode_alternative(message); }
+std::vector<std::byte> encode(const SubmitJob& message) { return encode_alternative(message); }
+
+EncodedBytes share(std::vector<std::byte> bytes) {
+  const auto shared = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  return {*shared, shared};
+}
+
 Result<Message> decode(std::span<const std::byte> bytes) {
   wire::Envelope envelope;
   if (const Status parsed = parse(bytes, kMessageSizeMax, envelope); !parsed)

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "dag/op_table.h"
+#include "proto/encoded.h"
 #include "proto/messages.h"
 
 namespace weft::proto {
@@ -32,6 +33,21 @@ inline constexpr size_t kTensorSizeMax = size_t{1} << 30;  // bytes of one tenso
 // Texts for people that are too long are cut. What else is beyond its bound is encoded, and refused by the
 // reader: whoever sends compares the size with kMessageSizeMax. REQUIRES: graphs as GraphBuilder makes them.
 std::vector<std::byte> encode(const Message& message);
+std::vector<std::byte> encode(const AssignStage& message);
+std::vector<std::byte> encode(const SubmitJob& message);
+// Shared, to be kept.
+EncodedBytes share(std::vector<std::byte> bytes);
+// Of the message; encoded now where they are not at hand. REQUIRES: there is a message.
+template <typename T>
+EncodedBytes bytes_of(const Encoded<T>& message) {
+  return message.bytes() ? message.bytes() : share(encode(*message));
+}
+// With its bytes. REQUIRES: there is a message.
+template <typename T>
+Encoded<T> with_bytes(const Encoded<T>& message) {
+  const std::shared_ptr<const T>& shared = message;
+  return {shared, bytes_of(message)};
+}
 // Takes at most some 200 MiB of memory on the way, for a message of kMessageSizeMax. A Hello or HelloAck of
 // another major version comes with its version and software only.
 Result<Message> decode(std::span<const std::byte> bytes);

@@ -26,7 +26,7 @@ void store_events(const std::filesystem::path& data) {
   const auto store = broker::open_sqlite_store(data / "broker.sqlite");
   ASSERT_TRUE(store) << store.error().message;
   std::vector<broker::Record> records{
-      broker::JobSubmitted{.job = 1, .submission = {.name = "long"}},
+      broker::JobSubmitted{.job = 1, .submission = proto::SubmitJob{.name = "long"}},
       broker::JobChanged{.job = 1, .state = proto::JobState::Failed, .reason = "a test"}};
   for (uint64_t sequence = 1; sequence <= 20'000; ++sequence)
     records.push_back(proto::JobEvent{

@@ -350,7 +350,7 @@ TEST(Checkpoint, OfBlobsThatAreNotThereBreaksTheProtocol) {
   world.step(Received{1,
                       std::make_shared<const Message>(proto::CheckpointReport{
                           .run = 1, .plan_version = world.version, .step = 1, .tensors = {}}),
-                      /*blobs_missing=*/3});
+                      /*bytes=*/{}, /*blobs_missing=*/3});
   EXPECT_EQ(world.closed, std::vector<ConnectionId>{1});
   EXPECT_NE(last<proto::Refusal>(world, 1).message.find("3 tensors were not uploaded"), std::string::npos);
 }

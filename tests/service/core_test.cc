@@ -181,9 +181,9 @@ TEST_F(CoreTest, OthersOfTheSameTurnAreNotTouched) {
     return stops > 1 ? fail(ErrorCode::PermissionDenied, "two at once") : Status{};
   });
   for (const proto::JobNumber job : {1, 2})
-    ASSERT_TRUE(store_->memory().append(
-        std::vector<Record>{JobSubmitted{.job = job, .submitter = user_key(), .submission = {.name = "j"}},
-                            JobChanged{.job = job}}));
+    ASSERT_TRUE(store_->memory().append(std::vector<Record>{
+        JobSubmitted{.job = job, .submitter = user_key(), .submission = proto::SubmitJob{.name = "j"}},
+        JobChanged{.job = job}}));
   start();
   FakeGate gate(bus_, 0);
   const ConnectionId user = gate.connection(1);
@@ -272,8 +272,9 @@ TEST_F(CoreTest, EachGateIsTold) {
 }
 
 TEST_F(CoreTest, EventsGoOutInPages) {
-  std::vector<Record> records{JobSubmitted{.job = 1, .submitter = user_key(), .submission = {.name = "j"}},
-                              JobChanged{.job = 1}};
+  std::vector<Record> records{
+      JobSubmitted{.job = 1, .submitter = user_key(), .submission = proto::SubmitJob{.name = "j"}},
+      JobChanged{.job = 1}};
   for (uint64_t sequence = 1; sequence <= 1200; ++sequence) {
     proto::JobEvent event{.job = 1, .sequence = sequence, .kind = proto::JobEventKind::Notice};
     if (sequence > 1100) event.text.assign(60'000, 'x');

@@ -108,8 +108,10 @@ std::shared_ptr<const PlannedRun> small_plan(proto::JobNumber job, proto::PlanVe
 std::vector<std::vector<Write>> history() {
   Author author;
   const auto submit = [&](proto::JobNumber job, size_t size) {
-    JobSubmitted record{.job = job, .submitter = {digest(9)}, .submission = {}, .unix_ms = 1234};
-    record.submission.job = std::string(size, 'y');
+    JobSubmitted record{.job = job,
+                        .submitter = {digest(9)},
+                        .submission = proto::SubmitJob{.job = std::string(size, 'y')},
+                        .unix_ms = 1234};
     author.append({record, author.event(job, JobEventKind::State, 0)});
   };
   author.lives.back().emplace_back([](Store& store) {
@@ -158,7 +160,7 @@ Result<std::string> everything_in(Store& store) {
         job.last_event, job.committed_step, job.evaluated_step, job.microbatch_size);
     all += job.last.reason;
     add(static_cast<int>(job.last.planned));
-    add_message(job.submitted.submission);
+    add_message(*job.submitted.submission);
     for (const auto& c : job.checkpoints)
       add_message(proto::CheckpointReport{.run = c.job, .step = c.step, .tensors = c.tensors});
     for (const auto& report : job.predictions) add_message(report);

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "proto/codec/codec.h"
 #include "tests/support/scratch.h"
 
 namespace weft::broker {
@@ -56,11 +57,10 @@ bool same(const std::vector<proto::TensorReference>& a, const std::vector<proto:
   });
 }
 JobSubmitted submitted(proto::JobNumber job) {
-  JobSubmitted record{.job = job, .submitter = {digest(9)}, .submission = {}, .unix_ms = 1234};
-  record.submission.name = "job";
-  record.submission.job = "model: a.onnx\n";
-  record.submission.stages = 3;
-  record.submission.files = {{"a.onnx", {{"bytes", {}, 5}, {"", digest(1), 7}}}};
+  proto::SubmitJob submission{.name = "job", .job = "model: a.onnx\n", .stages = 3};
+  submission.files = {{"a.onnx", {{"bytes", {}, 5}, {"", digest(1), 7}}}};
+  JobSubmitted record{
+      .job = job, .submitter = {digest(9)}, .submission = std::move(submission), .unix_ms = 1234};
   return record;
 }
 JobEvent event(proto::JobNumber job, uint64_t sequence) {
@@ -157,11 +157,13 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   const StoredJob& job = *ended;
   EXPECT_EQ(job.submitted.submitter, PeerId{digest(9)});
   EXPECT_EQ(job.submitted.unix_ms, 1234);
-  EXPECT_EQ(job.submitted.submission.job, "model: a.onnx\n");
-  EXPECT_EQ(job.submitted.submission.stages, 3u);
-  ASSERT_EQ(job.submitted.submission.files.size(), 1u);
-  EXPECT_EQ(job.submitted.submission.files[0].pieces[0].bytes, "bytes");
-  EXPECT_EQ(job.submitted.submission.files[0].pieces[1].sha256, digest(1));
+  EXPECT_EQ(job.submitted.submission->job, "model: a.onnx\n");
+  EXPECT_EQ(job.submitted.submission->stages, 3u);
+  const std::span<const std::byte> stored = job.submitted.submission.bytes().bytes;
+  EXPECT_EQ(std::vector<std::byte>(stored.begin(), stored.end()), proto::encode(*job.submitted.submission));
+  ASSERT_EQ(job.submitted.submission->files.size(), 1u);
+  EXPECT_EQ(job.submitted.submission->files[0].pieces[0].bytes, "bytes");
+  EXPECT_EQ(job.submitted.submission->files[0].pieces[1].sha256, digest(1));
   EXPECT_EQ(job.last.job, 7u);
   EXPECT_EQ(job.last.state, JobState::Finished);
   EXPECT_EQ(job.last.reason, "done \xFF");

@@ -160,7 +160,7 @@ Result<std::set<Digest>> MemoryStore::blobs_of_ended(int64_t) {
   std::set<Digest> blobs;
   for (const auto& [number, ended] : ended_) {
     const StoredJob& job = state_.jobs.at(number);
-    add_blobs(job.submitted.submission, BlobsOf::AllFiles, blobs);
+    add_blobs(*job.submitted.submission, BlobsOf::AllFiles, blobs);
     for (const CheckpointCommitted& checkpoint : job.checkpoints) add_blobs(checkpoint.tensors, blobs);
     for (const auto& report : job.predictions) add_blobs(report.outputs, blobs);
     if (job.result) add_blobs(job.result->tensors, blobs);
