@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from models import SIZES, WithCache, make_model
+from cached_models import SIZES, WithCache, make_model
 
 
 def main():

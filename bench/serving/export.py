@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-from models import SIZES, WithCache, make_model
+from cached_models import SIZES, WithCache, make_model
 
 
 def main():
