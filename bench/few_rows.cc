@@ -18,9 +18,10 @@ using peer::View;
 
 constexpr int64_t kWeightBytes = int64_t{256} << 20;  // of one shape, by turns: several times a cache
 
-double now() {
+// On the wall, or with one thread of the processor, which others on the machine disturb less.
+double now(bool one_thread) {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(one_thread ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
@@ -45,20 +46,17 @@ class Bench {
     for (const ValueId output : group.outputs) outputs_.push_back(take(graph.spec(output).bytes()));
   }
 
-  // Bytes of what turns, a second: the best of a few times over all of it.
-  double rate() {
-    double best = 0;
-    for (int round = 0; round < 4; ++round) {
-      const double start = now();
-      for (int64_t i = 0; i < copies_; ++i) {
-        std::vector<View> inputs = inputs_;
-        inputs[turning_].offset += i * step_;
-        const Status status = kernel_->run(inputs, outputs_, workspace_, {});
-        if (!status) std::printf("%s\n", status.error().message.c_str());
-      }
-      best = std::max(best, static_cast<double>(copies_ * step_) / (now() - start));
+  // Runs over all of what turns. Its bytes a second so far, at best: others on the machine take from it.
+  double rate(bool one_thread) {
+    const double start = now(one_thread);
+    for (int64_t i = 0; i < copies_; ++i) {
+      std::vector<View> inputs = inputs_;
+      inputs[turning_].offset += i * step_;
+      const Status status = kernel_->run(inputs, outputs_, workspace_, {});
+      if (!status) std::printf("%s\n", status.error().message.c_str());
     }
-    return best;
+    best_ = std::max(best_, static_cast<double>(copies_ * step_) / (now(one_thread) - start));
+    return best_;
   }
 
  private:
@@ -82,25 +80,23 @@ class Bench {
   View workspace_;
   size_t turning_ = 0;
   int64_t step_ = 0, copies_ = 1;
+  double best_ = 0;
 };
 
-double sum_rate(peer::Backend& backend) {
+Graph sum_graph() {
   GraphBuilder b(op_table());
   const ValueId x = b.input("x", {DType::F32, {64, kWeightBytes / 256}});
-  b.output("y", b.add(OpKind::ReduceSum, {x}, {{Attr::Axes, Ints{1}}, {Attr::KeepDims, int64_t{0}}}),
-           OutputRole::Prediction);
-  const Graph graph = b.finish();
-  return Bench(backend, graph, x, 1, false).rate();
+  const Attributes last{{Attr::Axes, Ints{1}}, {Attr::KeepDims, int64_t{0}}};
+  b.output("y", b.add(OpKind::ReduceSum, {x}, last), OutputRole::Prediction);
+  return b.finish();
 }
 
-double product_rate(peer::Backend& backend, const Shape& a, const Shape& weight, bool trans_b,
-                    bool rows_alone) {
+// x[a] w[weight] with w the second input.
+Graph product_graph(const Shape& a, const Shape& weight, bool trans_b) {
   GraphBuilder b(op_table());
   const ValueId x = b.input("x", {DType::F32, a}), w = b.input("w", {DType::F32, weight});
   b.output("y", b.add(OpKind::MatMul, {x, w}, {{Attr::TransB, int64_t{trans_b}}}), OutputRole::Prediction);
-  const Graph graph = b.finish();
-  const int64_t copies = std::max<int64_t>(1, kWeightBytes / graph.spec(w).bytes().value);
-  return Bench(backend, graph, w, copies, rows_alone).rate();
+  return b.finish();
 }
 
 struct Case {
@@ -118,24 +114,30 @@ const Case kCases[] = {{"768 x 2304", {768}, {768, 2304}, false},
                        {"12 heads q k, 1024 keys", {12, 64}, {12, 1024, 64}, true},
                        {"12 heads p v, 1024 keys", {12, 1024}, {12, 1024, 64}, false}};
 
-void measure(int threads, const std::string& word) {
+void measure(const Case& c, int threads) {
+  constexpr int kRounds = 7;  // the three by turns: the speed of a shared machine drifts
   const auto backend = std::move(*peer::make_cpu_backend({.threads = threads}));
-  const double memory = sum_rate(*backend);
-  std::printf("%d threads: a sum over memory reads %.1f GB/s\n", threads, memory / 1e9);
-  for (const Case& c : kCases) {
-    if (std::string(c.name).find(word) == std::string::npos) continue;
-    std::printf("%-24s", c.name);
-    for (const int64_t rows : {1, 2, 4, 8, 12, 16}) {
-      Shape a = c.a;
-      a.insert(a.end() - 1, rows);
-      const double alone = product_rate(*backend, a, c.weight, c.trans_b, true),
-                   training = product_rate(*backend, a, c.weight, c.trans_b, false);
-      std::printf("  %2d: %5.1f (%4.2f; %5.1f)", static_cast<int>(rows), alone / 1e9, alone / memory,
-                  training / 1e9);
+  const Graph sum = sum_graph();
+  Bench memory(*backend, sum, sum.inputs()[0], 1, false);
+  std::printf("%-24s", c.name);
+  for (const int64_t rows : {1, 2, 4, 8, 12, 16}) {
+    Shape a = c.a;
+    a.insert(a.end() - 1, rows);
+    const Graph graph = product_graph(a, c.weight, c.trans_b);
+    const ValueId weight = graph.inputs()[1];
+    const int64_t copies = std::max<int64_t>(1, kWeightBytes / graph.spec(weight).bytes().value);
+    Bench alone(*backend, graph, weight, copies, true), training(*backend, graph, weight, copies, false);
+    double rates[3] = {};
+    for (int round = 0; round < kRounds; ++round) {
+      rates[0] = memory.rate(threads == 1);
+      rates[1] = alone.rate(threads == 1);
+      rates[2] = training.rate(threads == 1);
     }
-    std::printf("\n");
+    std::printf("  %2d: %5.1f (%4.2f; %5.1f)", static_cast<int>(rows), rates[1] / 1e9, rates[1] / rates[0],
+                rates[2] / 1e9);
     std::fflush(stdout);
   }
+  std::printf("  memory %.1f\n", memory.rate(threads == 1) / 1e9);
 }
 
 }  // namespace
@@ -145,6 +147,10 @@ void measure(int threads, const std::string& word) {
 int main(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
   const int threads_max = argc > 2 ? std::atoi(argv[2]) : 2;
-  std::printf("rows: GB/s of weights (of the memory's rate; the kernel of training programs)\n");
-  for (int threads = 1; threads <= threads_max; ++threads) weft::measure(threads, word);
+  std::printf("rows: GB/s of weights (of the rate of a sum over memory; the kernel of training programs)\n");
+  for (int threads = 1; threads <= threads_max; ++threads) {
+    std::printf("%d threads\n", threads);
+    for (const auto& c : weft::kCases)
+      if (std::string(c.name).find(word) != std::string::npos) weft::measure(c, threads);
+  }
 }

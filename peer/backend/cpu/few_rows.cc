@@ -10,51 +10,70 @@ constexpr int64_t kStripStep = 64;          // whole cache lines, and whole vect
 constexpr int64_t kPieceMin = 64 << 10;     // bytes of b that are worth a thread's attention
 constexpr int64_t kPiecesForOneThread = 2;  // of a long product, so that an idle thread finds one
 
-// Columns of a piece.
-int64_t strip_of(const Product& p, int64_t batches, int threads) {
-  const int64_t bytes = p.k * p.n * batches * static_cast<int64_t>(sizeof(float));
-  const int64_t wanted = threads == 1 ? 1 : std::min(threads * kPiecesForOneThread, bytes / kPieceMin);
-  const int64_t strips = std::max<int64_t>(1, wanted / batches);
+constexpr int64_t kRowsMax = 2 * kFewRows;  // by two passes; more rows are worth packing
+
+struct Plan {
+  Product product;
+  BatchOffsets offsets;
+  int64_t strip = 1;  // columns of a piece
+
+  bool across() const { return product.b_row == 1; }
+  int64_t batches() const { return static_cast<int64_t>(offsets.a.size()); }
+  int64_t strips() const { return (product.n + strip - 1) / strip; }
+  int64_t pieces() const { return batches() * strips(); }
+  int64_t bytes() const { return product.k * product.n * batches() * static_cast<int64_t>(sizeof(float)); }
+};
+
+int64_t choose_strip(const Plan& plan, int threads) {
+  const Product& p = plan.product;
+  const int64_t wanted = threads == 1 ? 1 : std::min(threads * kPiecesForOneThread, plan.bytes() / kPieceMin);
+  const int64_t strips = std::max<int64_t>(1, wanted / plan.batches());
   const int64_t strip = ((p.n + strips - 1) / strips + kStripStep - 1) / kStripStep * kStripStep;
-  return std::min<int64_t>(strip, p.m == 1   ? 2048
-                                  : p.m <= 4 ? 1024
-                                             : 512);  // sums stay in a first-level cache
+  return std::min<int64_t>(strip, p.m == 1 ? 2048 : p.m <= 4 ? 1024 : 512);  // sums in a first-level cache
+}
+
+void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const float* a, const float* b,
+              const float* bias, float* c) {
+  const Product& p = plan.product;
+  const auto batch = static_cast<size_t>(piece / plan.strips());
+  const int64_t first = piece % plan.strips() * plan.strip, columns = std::min(plan.strip, p.n - first);
+  const FewRowsLoop* by_rows = plan.across() ? loops.few_rows_across : loops.few_rows;
+  c += piece / plan.strips() * p.m * p.n + first;
+  const int64_t passes = (p.m + kFewRows - 1) / kFewRows;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t begin = p.m * pass / passes, rows = p.m * (pass + 1) / passes - begin;
+    by_rows[rows - 1]({.a = a + plan.offsets.a[batch] + begin * p.a_row,
+                       .b = b + plan.offsets.b[batch] + first * p.b_column,
+                       .n = columns,
+                       .k = p.k,
+                       .a_stride = p.a_row,
+                       .b_stride = plan.across() ? p.b_column : p.b_row,
+                       .c = c + begin * p.n,
+                       .c_stride = p.n,
+                       .sums = thread_scratch(rows * columns)});
+  }
+  for (int64_t row = 0; bias != nullptr && row < p.m; ++row)
+    loops.reduce_into[kReduceSum](c + row * p.n, bias + first, columns);
 }
 
 }  // namespace
 
 bool suits_few_rows(const Product& p) {
-  return p.m <= kFewRows && p.a_column == 1 && (p.b_row == 1 || p.b_column == 1);
+  return p.m <= kRowsMax && p.a_column == 1 && (p.b_row == 1 || p.b_column == 1);
 }
 
-KernelResult make_few_rows(const KernelRequest& request, const Product& p, BatchOffsets offsets,
+KernelResult make_few_rows(const KernelRequest& request, const Product& product, BatchOffsets offsets,
                            const ProductSlots& slots) {
-  const auto batches = static_cast<int64_t>(offsets.a.size());
-  const bool across = p.b_row == 1;
-  const FewRowsLoop multiply = (across ? request.loops.few_rows_across : request.loops.few_rows)[p.m - 1];
-  const int64_t strip = strip_of(p, batches, request.team.size()), strips = (p.n + strip - 1) / strip;
-  const bool is_small = p.k * p.n * batches * static_cast<int64_t>(sizeof(float)) < 2 * kPieceMin;
+  Plan plan{product, std::move(offsets)};
+  plan.strip = choose_strip(plan, request.team.size());
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
-    const float *a = call.in<float>(slots.a), *b = call.in<float>(slots.b),
-                *bias = call.in<float>(slots.bias);
     const auto piece = [&](int64_t i) {
-      const auto batch = static_cast<size_t>(i / strips);
-      const int64_t first = i % strips * strip, columns = std::min(strip, p.n - first);
-      float* c = call.out<float>(slots.c) + i / strips * p.m * p.n + first;
-      multiply({.a = a + offsets.a[batch],
-                .b = b + offsets.b[batch] + first * p.b_column,
-                .n = columns,
-                .k = p.k,
-                .a_stride = p.a_row,
-                .b_stride = across ? p.b_column : p.b_row,
-                .c = c,
-                .c_stride = p.n,
-                .sums = thread_scratch(p.m * strip)});
-      for (int64_t row = 0; bias != nullptr && row < p.m; ++row)
-        loops.reduce_into[kReduceSum](c + row * p.n, bias + first, columns);
+      multiply(plan, loops, i, call.in<float>(slots.a), call.in<float>(slots.b), call.in<float>(slots.bias),
+               call.out<float>(slots.c));
     };
-    if (!is_small) team.pieces(batches * strips, piece);
-    for (int64_t i = 0; is_small && i < batches * strips; ++i) piece(i);
+    const bool is_small = plan.bytes() < 2 * kPieceMin;
+    if (!is_small) team.pieces(plan.pieces(), piece);
+    for (int64_t i = 0; is_small && i < plan.pieces(); ++i) piece(i);
     return {};
   };
   return request.make(std::string("few rows ") + request.loops.isa, run);

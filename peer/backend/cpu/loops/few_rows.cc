@@ -67,7 +67,7 @@ void add_rows(const float* a, int64_t a_stride, const float* b, int64_t b_stride
     add_rows_at<M, Depth, kWidth>(a, a_stride, b + j, b_stride, sums + j, sums_stride, begins);
   for (; j + kLanes <= n; j += kLanes)
     add_rows_at<M, Depth, 1>(a, a_stride, b + j, b_stride, sums + j, sums_stride, begins);
-  add_rows_tail<M>(a, a_stride, b + j, b_stride, Depth, n - j, sums + j, sums_stride, begins);
+  if (j < n) add_rows_tail<M>(a, a_stride, b + j, b_stride, Depth, n - j, sums + j, sums_stride, begins);
 }
 
 template <int64_t M>
@@ -195,6 +195,21 @@ WEFT_LOOP_INLINE void add_block(const float* a, int64_t a_stride, const float* b
   }
 }
 
+template <int64_t M, int64_t Groups>
+WEFT_LOOP_INLINE void store_columns(const Vector (&total)[Groups][M], int64_t columns, float* c,
+                                    int64_t c_stride) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < M; ++i) {
+    float* line = c + i * c_stride;
+#pragma GCC unroll 8
+    for (int64_t g = 0; g < Groups; ++g) {
+      if (columns >= (g + 1) * kLanes) store(line + g * kLanes, total[g][i]);
+      for (int64_t j = g * kLanes; columns < (g + 1) * kLanes && j < columns; ++j)
+        line[j] = total[g][i][j - g * kLanes];
+    }
+  }
+}
+
 template <int64_t M>
 void across(const FewRowsArgs& args) {
   constexpr int64_t kGroups = 16 / kLanes, kColumns = kGroups * kLanes;
@@ -217,11 +232,7 @@ void across(const FewRowsArgs& args) {
       for (int64_t g = 0; g < kGroups; ++g)
         for (int64_t i = 0; i < M; ++i) total[g][i] = k0 == 0 ? sum[g][i] : total[g][i] + sum[g][i];
     }
-    for (int64_t i = 0; i < M; ++i) {
-      float line[kColumns];
-      for (int64_t g = 0; g < kGroups; ++g) store(line + g * kLanes, total[g][i]);
-      for (int64_t j = 0; j < columns; ++j) args.c[i * args.c_stride + n + j] = line[j];
-    }
+    store_columns<M, kGroups>(total, columns, args.c + n, args.c_stride);
   }
 }
 
