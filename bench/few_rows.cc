@@ -16,8 +16,6 @@ namespace {
 using namespace dag;
 using peer::View;
 
-constexpr int64_t kWeightBytes = int64_t{256} << 20;  // of one shape, by turns: several times a cache
-
 // On the wall, or with one thread of the processor, which others on the machine disturb less.
 double now(bool one_thread) {
   timespec t;
@@ -83,9 +81,9 @@ class Bench {
   double best_ = 0;
 };
 
-Graph sum_graph() {
+Graph sum_graph(int64_t bytes) {
   GraphBuilder b(op_table());
-  const ValueId x = b.input("x", {DType::F32, {64, kWeightBytes / 256}});
+  const ValueId x = b.input("x", {DType::F32, {64, bytes / 256}});
   const Attributes last{{Attr::Axes, Ints{1}}, {Attr::KeepDims, int64_t{0}}};
   b.output("y", b.add(OpKind::ReduceSum, {x}, last), OutputRole::Prediction);
   return b.finish();
@@ -114,10 +112,11 @@ const Case kCases[] = {{"768 x 2304", {768}, {768, 2304}, false},
                        {"12 heads q k, 1024 keys", {12, 64}, {12, 1024, 64}, true},
                        {"12 heads p v, 1024 keys", {12, 1024}, {12, 1024, 64}, false}};
 
-void measure(const Case& c, int threads) {
+// `bytes` of weights by turns: several times what a cache holds.
+void measure(const Case& c, int threads, int64_t bytes) {
   constexpr int kRounds = 7;  // the three by turns: the speed of a shared machine drifts
   const auto backend = std::move(*peer::make_cpu_backend({.threads = threads}));
-  const Graph sum = sum_graph();
+  const Graph sum = sum_graph(bytes);
   Bench memory(*backend, sum, sum.inputs()[0], 1, false);
   std::printf("%-24s", c.name);
   for (const int64_t rows : {1, 2, 4, 8, 12, 16}) {
@@ -125,7 +124,7 @@ void measure(const Case& c, int threads) {
     a.insert(a.end() - 1, rows);
     const Graph graph = product_graph(a, c.weight, c.trans_b);
     const ValueId weight = graph.inputs()[1];
-    const int64_t copies = std::max<int64_t>(1, kWeightBytes / graph.spec(weight).bytes().value);
+    const int64_t copies = std::max<int64_t>(1, bytes / graph.spec(weight).bytes().value);
     Bench alone(*backend, graph, weight, copies, true), training(*backend, graph, weight, copies, false);
     double rates[3] = {};
     for (int round = 0; round < kRounds; ++round) {
@@ -143,14 +142,16 @@ void measure(const Case& c, int threads) {
 }  // namespace
 }  // namespace weft
 
-// weft_bench_few_rows [WORD [THREADS]]: only shapes whose name holds WORD, on one to THREADS threads.
+// weft_bench_few_rows [WORD [THREADS [MIB]]]: only shapes whose name holds WORD, on one to THREADS threads,
+// over so much memory.
 int main(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
   const int threads_max = argc > 2 ? std::atoi(argv[2]) : 2;
+  const int64_t bytes = int64_t{argc > 3 ? std::max(1, std::atoi(argv[3])) : 256} << 20;
   std::printf("rows: GB/s of weights (of the rate of a sum over memory; the kernel of training programs)\n");
   for (int threads = 1; threads <= threads_max; ++threads) {
     std::printf("%d threads\n", threads);
     for (const auto& c : weft::kCases)
-      if (std::string(c.name).find(word) != std::string::npos) weft::measure(c, threads);
+      if (std::string(c.name).find(word) != std::string::npos) weft::measure(c, threads, bytes);
   }
 }

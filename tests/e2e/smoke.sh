@@ -108,6 +108,11 @@ row kernels 3 "$build/weft_bench_kernels" softmax 1 <<'FORM'
 cpu .*
 softmax.* 1: +@ ms \(best +@\) +@ GB/s  .+
 FORM
+row few_rows 4 "$build/weft_bench_few_rows" heads 1 16 <<'FORM'
+rows: GB/s of weights .*
+1 threads
+12 heads (q k|p v), 1024 keys +( +(1|2|4|8|12|16): +@ \(@; +@\)){6} +memory @
+FORM
 row codecs 20 "$build/weft_bench_codecs" - 1 <<'FORM'
 loops: .*
 1 M floats, memcpy @ GB/s
