@@ -26,14 +26,15 @@ Programs::Programs(std::shared_ptr<const Incremental> model, std::shared_ptr<pee
       backend_(state_->backend()),
       scratch_(std::make_shared<peer::Scratch>(backend_)) {}
 
-Status Programs::load(const dag::Weights& weights) {
+Status Programs::load(const dag::Weights& weights, std::span<const PartRange> ranges) {
   std::map<std::string, dag::TensorSpec> wanted;
   const auto add = [&](const dag::Graph& graph) {
     for (const dag::Initializer& initializer : graph.initializers())
       wanted.emplace(initializer.name, graph.spec(initializer.value));
   };
-  for (size_t part = 0; part < model_->row_parts(); ++part) add(model_->rows(part, 1));
-  for (size_t part = 0; part < model_->attending_parts(); ++part) add(model_->attending(part, 1, 1));
+  for (const PartRange& range : ranges)
+    for (uint32_t part = range.begin; part < range.end; ++part)
+      add(part % 2 == 0 ? model_->rows(part / 2, 1) : model_->attending(part / 2, 1, 1));
   std::vector<peer::State::Claim> claims;
   std::erase_if(wanted, [&](const auto& one) { return state_->find(dag::of_initializer(one.first)) != nullptr; });
   for (const auto& [name, spec] : wanted) claims.push_back({dag::of_initializer(name), spec});

@@ -8,6 +8,7 @@
 
 #include "dag/incremental/incremental.h"
 #include "peer/executor.h"
+#include "serve/stage.h"
 
 namespace weft::serve {
 
@@ -25,8 +26,8 @@ struct Program {
 class Programs {
  public:
   Programs(std::shared_ptr<const dag::Incremental> model, std::shared_ptr<peer::State> state);
-  // Claims all weights, and writes those that the state lacked. Errors: NotFound for one that is missing.
-  Status load(const dag::Weights& weights);
+  // Claims the weights of these parts, and writes those that the state lacked. Errors: NotFound for one that is missing.
+  Status load(const dag::Weights& weights, std::span<const PartRange> ranges);
 
   Result<Program*> rows(size_t part, int64_t rows);
   Result<Program*> attending(size_t part, int64_t rows, int64_t capacity);

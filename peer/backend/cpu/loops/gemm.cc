@@ -55,6 +55,80 @@ void edge_tile(const float* a, const float* b, int64_t depth, float* c, int64_t 
     for (int64_t j = 0; j < columns; ++j) c[i * c_stride + j] = whole[i * kColumns + j];
 }
 
+// ---- kLanes lines of kLanes elements, transposed in registers
+
+#if defined(__AVX512F__)
+constexpr int64_t kBlock = 16;
+// Within 16 bytes: neighbours of two lines side by side, by elements and by pairs.
+WEFT_LOOP_INLINE Vector low(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+}
+WEFT_LOOP_INLINE Vector high(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+}
+WEFT_LOOP_INLINE Vector low_pairs(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+}
+WEFT_LOOP_INLINE Vector high_pairs(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+// Quarters 0 and 2, or 1 and 3, of both.
+WEFT_LOOP_INLINE Vector even_quarters(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+}
+WEFT_LOOP_INLINE Vector odd_quarters(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+#elif defined(__AVX2__)
+constexpr int64_t kBlock = 8;
+WEFT_LOOP_INLINE Vector low(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13); }
+WEFT_LOOP_INLINE Vector high(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+}
+WEFT_LOOP_INLINE Vector low_pairs(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+}
+WEFT_LOOP_INLINE Vector high_pairs(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+#else
+constexpr int64_t kBlock = 0;
+#endif
+
+#if defined(__AVX2__)
+// quads[c]: element c, 4 + c, ... of each of four lines, side by side.
+WEFT_LOOP_INLINE void quads_of(const float* lines, int64_t stride, Vector* quads) {
+  const Vector a = load(lines), b = load(lines + stride), c = load(lines + 2 * stride), d = load(lines + 3 * stride);
+  const Vector ab_low = low(a, b), ab_high = high(a, b), cd_low = low(c, d), cd_high = high(c, d);
+  quads[0] = low_pairs(ab_low, cd_low);
+  quads[1] = high_pairs(ab_low, cd_low);
+  quads[2] = low_pairs(ab_high, cd_high);
+  quads[3] = high_pairs(ab_high, cd_high);
+}
+WEFT_LOOP_INLINE void transpose_block(const float* source, int64_t stride, float* target, int64_t target_stride) {
+  Vector quads[kBlock / 4][4];
+#pragma GCC unroll 4
+  for (int64_t g = 0; g < kBlock / 4; ++g) quads_of(source + 4 * g * stride, stride, quads[g]);
+#pragma GCC unroll 4
+  for (int64_t c = 0; c < 4; ++c) {
+    float* to = target + c * target_stride;
+#if defined(__AVX512F__)
+    const Vector even_first = even_quarters(quads[0][c], quads[1][c]),
+                 even_last = even_quarters(quads[2][c], quads[3][c]),
+                 odd_first = odd_quarters(quads[0][c], quads[1][c]),
+                 odd_last = odd_quarters(quads[2][c], quads[3][c]);
+    store(to, even_quarters(even_first, even_last));
+    store(to + 4 * target_stride, even_quarters(odd_first, odd_last));
+    store(to + 8 * target_stride, odd_quarters(even_first, even_last));
+    store(to + 12 * target_stride, odd_quarters(odd_first, odd_last));
+#else
+    store(to, __builtin_shufflevector(quads[0][c], quads[1][c], 0, 1, 2, 3, 8, 9, 10, 11));
+    store(to + 4 * target_stride, __builtin_shufflevector(quads[0][c], quads[1][c], 4, 5, 6, 7, 12, 13, 14, 15));
+#endif
+  }
+}
+#endif
+
 // target[p, i] = source[i * across + p * along] for i < width of `Width`, zero beyond.
 template <int64_t Width>
 WEFT_LOOP_INLINE void pack_sliver(const float* source, int64_t across, int64_t along, int64_t width,
@@ -72,6 +146,15 @@ WEFT_LOOP_INLINE void pack_sliver(const float* source, int64_t across, int64_t a
   if (along == 1) {
     // Lines run along the depth.
     int64_t i = 0;
+#if defined(__AVX2__)
+    for (; i + kBlock <= width; i += kBlock) {
+      const float* lines = source + i * across;
+      int64_t p = 0;
+      for (; p + kBlock <= depth; p += kBlock) transpose_block(lines + p, across, target + p * Width + i, Width);
+      for (; p < depth; ++p)
+        for (int64_t j = 0; j < kBlock; ++j) target[p * Width + i + j] = lines[j * across + p];
+    }
+#endif
     for (; i + 4 <= width; i += 4) {
       const float* lines = source + i * across;
       int64_t p = 0;
