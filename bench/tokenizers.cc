@@ -3,6 +3,8 @@
 //   weft_bench_tokenizers ids TOKENIZER.json TEXTS [plain]
 //       the ids of each text of a file of JSON strings, one a line; plain: control tokens are text, and
 //       nothing is put before or behind
+//   weft_bench_tokenizers decode TOKENIZER.json IDS
+//       the other way round: a line of ids becomes a JSON string; control tokens are left out
 //   weft_bench_tokenizers speed TOKENIZER.json TEXT [SECONDS]
 //       MB a second of one thread's own time, the median of rounds that take SECONDS (3) together; TEXT is
 //       encoded line by line
@@ -61,6 +63,15 @@ void print_ids(const Tokenizer& tokenizer, const std::string& texts, const Encod
     for (const TokenId id : value_of(tokenizer.encode(text, options)))
       out += (out.empty() ? "" : " ") + std::to_string(id);
     std::printf("%s\n", out.c_str());
+  }
+}
+
+void print_texts(const Tokenizer& tokenizer, const std::string& lines) {
+  for (const std::string& line : lines_of(lines)) {
+    std::istringstream in(line);
+    std::vector<TokenId> ids;
+    for (TokenId id = 0; in >> id;) ids.push_back(id);
+    std::printf("%s\n", nlohmann::json(tokenizer.decode(ids)).dump().c_str());
   }
 }
 
@@ -125,11 +136,13 @@ int smoke() {
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--smoke") == 0) return smoke();
   if (argc < 4)
-    stop("usage: ids TOKENIZER.json TEXTS [plain] | speed TOKENIZER.json TEXT [SECONDS] | --smoke");
+    stop("usage: ids TOKENIZER.json TEXTS [plain] | decode TOKENIZER.json IDS | speed TOKENIZER.json TEXT [SECONDS] | --smoke");
   const Tokenizer tokenizer = load(argv[2]);
   const std::string text = read_file(argv[3]);
   if (std::strcmp(argv[1], "speed") == 0) {
     print_speed(tokenizer, text, argc > 4 ? std::atof(argv[4]) : 3);
+  } else if (std::strcmp(argv[1], "decode") == 0) {
+    print_texts(tokenizer, text);
   } else {
     EncodeOptions options{.special = SpecialTokens::Recognized};
     if (argc > 4) options = {.special = SpecialTokens::AsText, .adds_frame = false};

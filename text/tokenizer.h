@@ -16,7 +16,7 @@
 namespace weft::text {
 
 inline constexpr size_t kTokenizerFileMax = size_t{64} << 20;  // bytes
-inline constexpr size_t kTextMax = size_t{64} << 20;           // bytes that are encoded at once
+inline constexpr size_t kTextMax = size_t{16} << 20;           // bytes that are encoded at once
 
 enum class SpecialTokens : uint8_t {
   Recognized,  // "<|end|>" in the text becomes the control token of that name

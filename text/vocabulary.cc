@@ -1,5 +1,8 @@
 #include "text/vocabulary.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/printable.h"
 #include "text/hash.h"
 
@@ -19,7 +22,7 @@ Status Vocabulary::add(std::string_view bytes, TokenId id) {
   WEFT_TRY_STATUS(keep(bytes, id));
   if (2 * (placed_ + 1) > slots_.size()) WEFT_TRY_STATUS(grow());
   ++placed_;
-  return place(static_cast<uint32_t>(hash_of(bytes)), id);
+  return place({static_cast<uint32_t>(hash_of(bytes)), id, spans_[id]});
 }
 
 Status Vocabulary::add_unreachable(std::string_view bytes, TokenId id) { return keep(bytes, id); }
@@ -42,12 +45,12 @@ Status Vocabulary::keep(std::string_view bytes, TokenId id) {
   return {};
 }
 
-Status Vocabulary::place(uint32_t hash, TokenId id) {
+Status Vocabulary::place(const Slot& placed) {
   const size_t mask = slots_.size() - 1;
   for (size_t probe = 0; probe < kProbesMax; ++probe) {
-    Slot& slot = slots_[(hash + probe) & mask];
+    Slot& slot = slots_[(placed.hash + probe) & mask];
     if (slot.id != kNone) continue;
-    slot = {hash, id};
+    slot = placed;
     return {};
   }
   return fail(ErrorCode::Corrupted, "too many of its tokens have one hash");
@@ -57,7 +60,7 @@ Status Vocabulary::grow() {
   std::vector<Slot> old(std::max<size_t>(64, 2 * slots_.size()));
   old.swap(slots_);
   for (const Slot& slot : old)
-    if (slot.id != kNone) WEFT_TRY_STATUS(place(slot.hash, slot.id));
+    if (slot.id != kNone) WEFT_TRY_STATUS(place(slot));
   return {};
 }
 
@@ -68,7 +71,9 @@ std::optional<TokenId> Vocabulary::find(std::string_view bytes) const {
   for (size_t probe = 0; probe < kProbesMax; ++probe) {
     const Slot& slot = slots_[(hash + probe) & mask];
     if (slot.id == kNone) return std::nullopt;
-    if (slot.hash == hash && text(slot.id) == bytes) return slot.id;
+    if (slot.hash == hash && slot.span.size == bytes.size() &&
+        std::memcmp(bytes_.data() + slot.span.offset, bytes.data(), bytes.size()) == 0)
+      return slot.id;
   }
   return std::nullopt;
 }

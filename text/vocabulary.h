@@ -15,7 +15,7 @@ namespace weft::text {
 
 inline constexpr size_t kTokensMax = 1'000'000;  // of one vocabulary
 
-// Takes some 30 bytes for each token beside its own. Adding and finding take a bounded number of steps,
+// Takes some 60 bytes for each token beside its own. Adding and finding take a bounded number of steps,
 // whatever the tokens are: where too many of them meet in the table, add() refuses. Read by any threads.
 class Vocabulary {
  public:
@@ -42,9 +42,10 @@ class Vocabulary {
   };
   struct Slot {
     uint32_t hash = 0, id = kNone;
+    Span span;  // the id's once more: a search looks at the slot and the bytes alone
   };
   Status keep(std::string_view bytes, TokenId id);
-  Status place(uint32_t hash, TokenId id);
+  Status place(const Slot& slot);
   Status grow();
 
   size_t id_limit_;

@@ -1,5 +1,6 @@
-// Compares weft's tokenizers with Hugging Face's library (npm @anush008/tokenizers): ids of the lines of a text and
-// of random strings, and MB for each second that one thread computes. against_hf.sh starts it:
+// Compares weft's tokenizers with Hugging Face's library (npm @anush008/tokenizers): ids of the lines of a text
+// and of random strings, the texts that these become again, and MB for each second that one thread computes.
+// against_hf.sh starts it:
 //   node against_hf.mjs NODE_MODULES WEFT_BENCH_TOKENIZERS WORK_FOLDER TEXT [SEED]
 // Ends with 1 if any ids differ.
 import { execFileSync } from 'node:child_process';
@@ -86,23 +87,31 @@ function randomText() {
 
 // ---- the comparison
 
-function weftIds(file, texts, plain) {
-  fs.writeFileSync(path.join(work, 'texts'), texts.map((text) => JSON.stringify(text)).join('\n') + '\n');
-  const out = execFileSync(bench, ['ids', file, path.join(work, 'texts'), ...(plain ? ['plain'] : [])],
+// What the bench prints for each line of a file.
+function weft(command, file, lines) {
+  fs.writeFileSync(path.join(work, 'lines'), lines.join('\n') + '\n');
+  const out = execFileSync(bench, [command, file, path.join(work, 'lines')],
     { maxBuffer: 1 << 30, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
-  return out.split('\n').slice(0, texts.length);
+  return out.split('\n').slice(0, lines.length);
 }
 
+// How many texts have other ids, and how many lists of ids another text.
 async function differences(name, what, tokenizer, file, texts) {
-  const ours = weftIds(file, texts);
-  let differing = 0;
-  for (let i = 0; i < texts.length; ++i) {
-    const theirs = (await tokenizer.encode(texts[i])).getIds().join(' ');
-    if (theirs === ours[i]) continue;
-    if (++differing > 3) continue;
-    console.error(`${name}, ${what}: ${JSON.stringify(texts[i])}\n  weft ${ours[i]}\n  HF   ${theirs}`);
+  const theirs = [], theirTexts = [];
+  for (let at = 0; at < texts.length; at += 500) {
+    const ids = (await tokenizer.encodeBatch(texts.slice(at, at + 500))).map((encoding) => encoding.getIds());
+    theirs.push(...ids.map((list) => list.join(' ')));
+    theirTexts.push(...(await tokenizer.decodeBatch(ids, true)));
   }
-  return differing;
+  const ours = weft('ids', file, texts.map((text) => JSON.stringify(text)));
+  const ourTexts = weft('decode', file, theirs).map((line) => JSON.parse(line));
+  const tell = (i, a, b) => console.error(`${name}, ${what}: ${JSON.stringify(texts[i])}\n  weft ${a}\n  HF   ${b}`);
+  let ids = 0, decoded = 0;
+  for (let i = 0; i < texts.length; ++i) {
+    if (theirs[i] !== ours[i] && ++ids <= 3) tell(i, ours[i], theirs[i]);
+    if (theirTexts[i] !== ourTexts[i] && ++decoded <= 3) tell(i, JSON.stringify(ourTexts[i]), JSON.stringify(theirTexts[i]));
+  }
+  return { ids, decoded, count: texts.length };
 }
 
 const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
@@ -133,8 +142,9 @@ for (const [name, file] of Object.entries(found)) {
     ours.push(weftSpeed(file, textFile));
     theirs.push(await hfSpeed(tokenizer, lines, bytes));
   }
-  failed ||= inText + inRandom > 0;
-  console.log(`${name}: ${inText} of ${lines.length} lines and ${inRandom} of ${randomCount} random strings (seed ${seed}) ` +
-    `differ; weft ${median(ours).toFixed(1)} MB/s, HF ${median(theirs).toFixed(1)} MB/s, ratio ${(median(ours) / median(theirs)).toFixed(1)}`);
+  const tell = (what, { ids, decoded, count }) => `${count} ${what}: ${ids} other ids, ${decoded} other texts`;
+  failed ||= inText.ids + inText.decoded + inRandom.ids + inRandom.decoded > 0;
+  console.log(`${name}: ${tell('lines', inText)}; ${tell(`random strings (seed ${seed})`, inRandom)}; ` +
+    `weft ${median(ours).toFixed(1)} MB/s, HF ${median(theirs).toFixed(1)} MB/s, ratio ${(median(ours) / median(theirs)).toFixed(1)}`);
 }
 process.exit(failed ? 1 : 0);

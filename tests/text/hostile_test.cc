@@ -207,9 +207,11 @@ TEST(HostileText, TakesNoLongerForBeingLong) {
   for (int i = 0; i < 100'000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
   for (const std::string& text : {std::string(500'000, 'l'), std::string(500'000, ' '), marks})
     for (const Tokenizer& tokenizer : {level, piece, normalizing}) {
+      const test::PeakMemory memory;
       const double began = thread_seconds();
       ASSERT_TRUE(tokenizer.encode(text).has_value());
       EXPECT_LE(thread_seconds() - began, 5.0);
+      EXPECT_LE(memory.bytes(), 80 * text.size() + (size_t{1} << 20)) << tokenizer.kind();
     }
 }
 
