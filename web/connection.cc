@@ -9,6 +9,7 @@ namespace {
 using net::Io;
 
 constexpr int kReadsPerTurn = 4;
+constexpr int kTurnsPerPump = 4;      // of a writer that is as fast as its client
 constexpr size_t kOutKept = 4 << 10;  // bytes of a buffer that an idle connection keeps
 
 std::string_view text_of(std::span<const std::byte> bytes) {
@@ -183,13 +184,19 @@ void HttpConnection::pump() {
   if (phase_ != Phase::Answering) return;
   // While it answers, only one thing makes its exchange so.
   if (exchange_->is_gone()) return leave(&ServerStats::too_slow);
-  if (out_begin_ == out_.size()) fill_out();
-  if (!flush()) return;
-  if (is_last_taken_) return end_answer();
-  if (is_stream_)
-    set_deadline(Deadline::Ping, hub_->limits.ping_every);
-  else
-    set_deadline(Deadline::None, {});
+  for (int turn = 0; turn < kTurnsPerPump; ++turn) {
+    // What was written while this waited for the client is taken now: nobody tells of it again.
+    if (out_begin_ == out_.size()) fill_out();
+    const bool is_all = out_.empty();
+    if (!flush()) return;
+    if (is_last_taken_) return end_answer();
+    if (!is_all) continue;
+    return is_stream_ ? set_deadline(Deadline::Ping, hub_->limits.ping_every)
+                      : set_deadline(Deadline::None, {});
+  }
+  hub_->loop->post([weak = weak_from_this()] {
+    if (const auto waiting = weak.lock()) waiting->pump();
+  });
 }
 
 void HttpConnection::fill_out() {
@@ -218,8 +225,9 @@ bool HttpConnection::flush() {
       leave(&ServerStats::gone);
       return false;
     }
-    // What a client takes slowly is bounded by its bytes.
-    if (has_moved || deadline_ != Deadline::Stall) set_deadline(Deadline::Stall, hub_->limits.stall_deadline);
+    // What a client takes slowly is bounded by its bytes. A refusal has its own deadline.
+    if (phase_ != Phase::Lingering && (has_moved || deadline_ != Deadline::Stall))
+      set_deadline(Deadline::Stall, hub_->limits.stall_deadline);
     transport_->arm_write();
     return false;
   }

@@ -142,6 +142,27 @@ TEST(Server, ManyThreadsWriteManyStreams) {
   }
 }
 
+// What is written while the connection waits for its client must not wait for ever.
+TEST(Server, AClientThatPausesGetsAll) {
+  for (const bool has_tls : {false, true}) {
+    const Running running({.stream_unsent_max = size_t{64} << 20}, has_tls);
+    const auto client = has_tls ? std::make_unique<Client>(running.at(), TlsOptions{})
+                                : std::make_unique<Client>(running.at());
+    ASSERT_TRUE(client->send(get("/later")));
+    const Arrival arrival = running.script->next();
+    arrival.responder.start_stream();
+    constexpr int kEvents = 20'000;
+    const std::string filler(1000, 't');  // more than the system's buffers hold
+    for (int i = 0; i < kEvents; ++i)
+      ASSERT_TRUE(arrival.responder.write(render_event(std::to_string(i), filler)));
+    EXPECT_EQ(client->read_reply().status, 200);
+    for (int i = 0; i < kEvents; ++i)
+      ASSERT_EQ(client->read_until("\n\n"), render_event(std::to_string(i), filler));
+    arrival.responder.finish();
+    EXPECT_TRUE(client->read_stream_end());
+  }
+}
+
 TEST(Server, AStreamThatIsAbandonedIsCutOff) {
   const Running running;
   Client client(running.at());
