@@ -7,17 +7,22 @@ namespace weft::peer::cpu::WEFT_ISA {
 namespace {
 
 constexpr int64_t kLine = 16;  // floats of a cache line
-constexpr int kIntoSecondLevel =
-    2;  // of prefetches: the first level has no room for what is asked for so early
-constexpr int64_t kRowsAhead = 16;
 constexpr int64_t kRowsAtOnce = 8;
+
+// Prefetches go to the second-level cache: the first has no room for what is asked for so early.
+constexpr int kIntoSecondLevel = 2;
+// How far ahead of what is read the memory is asked, in elements: two turns of rows, or 32 KB of short ones.
+WEFT_LOOP_INLINE int64_t ahead_of(int64_t stride) {
+  const int64_t rows = 8192 / stride;
+  return (rows < 2 * kRowsAtOnce ? 2 * kRowsAtOnce : rows) * stride;
+}
 
 // ---- b row-major: along several of its rows at once; the sums of a strip are in the first-level cache
 
 // sums[M, n] += a[M, Depth] b[Depth, n] for `Width` vectors of columns; from zero where a block begins.
 template <int64_t M, int64_t Depth, int64_t Width>
 WEFT_LOOP_INLINE void add_rows_at(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                                  float* sums, int64_t sums_stride, bool begins) {
+                                  int64_t ahead, float* sums, int64_t sums_stride, bool begins) {
   Vector sum[M][Width];
 #pragma GCC unroll 8
   for (int64_t i = 0; i < M; ++i)
@@ -30,7 +35,7 @@ WEFT_LOOP_INLINE void add_rows_at(const float* a, int64_t a_stride, const float*
 #pragma GCC unroll 8
     for (int64_t v = 0; v < Width; ++v) {
       column[v] = load(b + p * b_stride + v * kLanes);
-      __builtin_prefetch(b + (p + kRowsAhead) * b_stride + v * kLanes, 0, kIntoSecondLevel);
+      __builtin_prefetch(b + p * b_stride + v * kLanes + ahead, 0, kIntoSecondLevel);
     }
 #pragma GCC unroll 8
     for (int64_t i = 0; i < M; ++i) {
@@ -59,19 +64,20 @@ void add_rows_tail(const float* a, int64_t a_stride, const float* b, int64_t b_s
 }
 
 template <int64_t M, int64_t Depth>
-void add_rows(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t n, float* sums,
-              int64_t sums_stride, bool begins) {
+void add_rows(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t ahead, int64_t n,
+              float* sums, int64_t sums_stride, bool begins) {
   constexpr int64_t kWidth = M == 1 ? 4 : 2;
   int64_t j = 0;
   for (; j + kWidth * kLanes <= n; j += kWidth * kLanes)
-    add_rows_at<M, Depth, kWidth>(a, a_stride, b + j, b_stride, sums + j, sums_stride, begins);
+    add_rows_at<M, Depth, kWidth>(a, a_stride, b + j, b_stride, ahead, sums + j, sums_stride, begins);
   for (; j + kLanes <= n; j += kLanes)
-    add_rows_at<M, Depth, 1>(a, a_stride, b + j, b_stride, sums + j, sums_stride, begins);
+    add_rows_at<M, Depth, 1>(a, a_stride, b + j, b_stride, ahead, sums + j, sums_stride, begins);
   if (j < n) add_rows_tail<M>(a, a_stride, b + j, b_stride, Depth, n - j, sums + j, sums_stride, begins);
 }
 
 template <int64_t M>
 void along(const FewRowsArgs& args) {
+  const int64_t ahead = ahead_of(args.b_stride);
   for (int64_t k0 = 0; k0 < args.k; k0 += kGemmDepth) {
     const int64_t depth = args.k - k0 < kGemmDepth ? args.k - k0 : kGemmDepth;
     const float *a = args.a + k0, *b = args.b + k0 * args.b_stride;
@@ -79,10 +85,10 @@ void along(const FewRowsArgs& args) {
     const int64_t stride = k0 == 0 ? args.c_stride : args.n;
     int64_t p = 0;
     for (; p + kRowsAtOnce <= depth; p += kRowsAtOnce)
-      add_rows<M, kRowsAtOnce>(a + p, args.a_stride, b + p * args.b_stride, args.b_stride, args.n, sums,
-                               stride, p == 0);
+      add_rows<M, kRowsAtOnce>(a + p, args.a_stride, b + p * args.b_stride, args.b_stride, ahead, args.n,
+                               sums, stride, p == 0);
     for (; p < depth; ++p)
-      add_rows<M, 1>(a + p, args.a_stride, b + p * args.b_stride, args.b_stride, args.n, sums, stride,
+      add_rows<M, 1>(a + p, args.a_stride, b + p * args.b_stride, args.b_stride, ahead, args.n, sums, stride,
                      p == 0);
     for (int64_t i = 0; k0 > 0 && i < M; ++i)
       for (int64_t j = 0; j < args.n; ++j) args.c[i * args.c_stride + j] += sums[i * stride + j];
@@ -90,8 +96,6 @@ void along(const FewRowsArgs& args) {
 }
 
 // ---- b column-major: kLanes columns at once, transposed in registers
-
-typedef double Pairs __attribute__((vector_size(kLanes * 4)));
 
 // Shuffles that stay within 16 bytes, by instructions that every set has.
 #if defined(__AVX512F__)
@@ -212,6 +216,7 @@ WEFT_LOOP_INLINE void store_columns(const Vector (&total)[Groups][M], int64_t co
 
 template <int64_t M>
 void across(const FewRowsArgs& args) {
+  const int64_t ahead = ahead_of(args.b_stride);
   constexpr int64_t kGroups = 16 / kLanes, kColumns = kGroups * kLanes;
   for (int64_t n = 0; n < args.n; n += kColumns) {
     const int64_t columns = args.n - n < kColumns ? args.n - n : kColumns;
@@ -221,8 +226,7 @@ void across(const FewRowsArgs& args) {
       const float* b = args.b + n * args.b_stride + k0;
       Vector sum[kGroups][M];
       if (columns == kColumns) {
-        add_block<M, kGroups>(args.a + k0, args.a_stride, b, args.b_stride, depth, kColumns * args.b_stride,
-                              sum);
+        add_block<M, kGroups>(args.a + k0, args.a_stride, b, args.b_stride, depth, ahead, sum);
       } else {
         float whole[kColumns * kGemmDepth] = {};
         for (int64_t j = 0; j < columns; ++j)
