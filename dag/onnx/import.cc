@@ -371,7 +371,9 @@ class Import {
   // ---- outputs ----
 
   Status add_outputs(ImportState& state) {
+    const std::set<std::string> left_out(options_.left_out.begin(), options_.left_out.end());
     for (const auto& output : graph_.output()) {
+      if (left_out.contains(output.name())) continue;
       WEFT_TRY(Item item, find(output.name()));
       if (item.sequence)
         return fail(ErrorCode::Unsupported,

@@ -62,6 +62,8 @@ struct ImportOptions {
   // Values of the graph that are predictions beside its outputs, by name. One that the graph lacks is left
   // out.
   std::vector<std::string> read;
+  // Outputs of the file that are none of the graph's.
+  std::vector<std::string> left_out;
 
   ImportLimits limits;
 };

@@ -236,11 +236,22 @@ Status lower_split(NodeContext& n) {
   return {};
 }
 
+// An operand of length 0, such as the past of a sequence that begins. `last` always stays.
+bool adds_nothing(const Item& item, const Item& last, int64_t axis) {
+  if (&item == &last || item.dtype() != last.dtype() || item.rank() != last.rank()) return false;
+  for (int64_t d = 0; d < item.rank(); ++d) {
+    const auto at = static_cast<size_t>(d);
+    if (d == axis ? item.shape()[at] != 0 : item.shape()[at] != last.shape()[at]) return false;
+  }
+  return true;
+}
+
 Status lower_concat(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(std::max<size_t>(1, n.count())));
   WEFT_TRY(const int64_t axis, n.axis_attr("axis", 1, n.in(0).rank()));
   Items operands;
-  for (size_t i = 0; i < n.count(); ++i) operands.push_back(n.in(i));
+  for (size_t i = 0; i < n.count(); ++i)
+    if (!adds_nothing(n.in(i), n.in(n.count() - 1), axis)) operands.push_back(n.in(i));
   if (operands.size() == 1) return n.give(operands[0]);
   return n.give(n.emit(OpKind::Concat, std::move(operands), {{Attr::Axis, axis}}));
 }
