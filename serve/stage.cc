@@ -82,7 +82,9 @@ class PartsStage final : public Stage {
     if (end == part_count(*model_)) {
       WEFT_TRY(out[model_->logits().name], run_last(pieces, places));
     } else {
-      for (const RowSpec& spec : rows_before(*model_, end)) WEFT_TRY(out[spec.name], send(spec, pieces, places));
+      for (const RowSpec& spec : rows_before(*model_, end)) {
+        WEFT_TRY(out[spec.name], send(spec, pieces, places));
+      }
     }
     for (const PassPiece& piece : pieces) sequences_[piece.sequence].length[range] = piece.first + piece.count;
     return out;

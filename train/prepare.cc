@@ -374,6 +374,10 @@ Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
   options.evaluate = evaluator;
   options.batch = batch;
   options.sizes = sizes;
+  return prepare_inference(model, options);
+}
+
+Result<Prepared> prepare_inference(const onnx::OnnxModel& model, const onnx::ImportOptions& options) {
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, options, dag::op_table()));
   Prepared prepared;
   WEFT_TRY(prepared.graph, computed(imported.graph, dag::HalfWeights::AsInFile));

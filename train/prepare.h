@@ -94,6 +94,8 @@ Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxMod
 Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
                                    const std::map<std::string, int64_t>& sizes,
                                    const onnx::Evaluator& evaluator);
+// The same as `options` import it.
+Result<Prepared> prepare_inference(const onnx::OnnxModel& model, const onnx::ImportOptions& options);
 
 // Which of the graph's integer inputs index a table or a class axis, and what they may hold.
 std::vector<IntegerBounds> find_bounds(const dag::Graph& graph);

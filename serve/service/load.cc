@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "dag/op_table.h"
+#include "dag/onnx/decoder.h"
 #include "dag/onnx/model.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "serve/verify.h"
@@ -24,21 +25,24 @@ struct Imported {
   std::vector<std::string> warnings;
 };
 
+// The length that the file fixes, or else what is asked for.
+Result<onnx::DecoderPorts> find_ports(const onnx::OnnxModel& model, int64_t context) {
+  if (context > 0) return onnx::find_decoder(model, context);
+  auto fixed = onnx::find_decoder(model, std::nullopt);
+  if (fixed || fixed.error().code != ErrorCode::InvalidArgument) return fixed;
+  return onnx::find_decoder(model, kContext);
+}
+
 Result<Imported> import_causal(const onnx::OnnxModel& model, int64_t context) {
-  std::map<std::string, int64_t> sizes;
-  for (const onnx::OnnxModel::Port& input : model.inputs())
-    for (size_t d = 1; d < input.dims.size(); ++d)
-      if (input.dims[d].find_first_not_of("0123456789") != std::string::npos)
-        sizes[input.dims[d]] = context > 0 ? context : kContext;
-  WEFT_TRY(train::Prepared prepared, train::prepare_inference(model, /*batch=*/1, sizes, peer::evaluate_reference));
+  WEFT_TRY(const onnx::DecoderPorts ports, find_ports(model, context));
+  WEFT_TRY(train::Prepared prepared,
+           train::prepare_inference(model, onnx::import_options(ports, peer::evaluate_reference)));
   Imported imported;
   imported.graph = std::make_shared<const dag::Graph>(std::move(prepared.graph));
   imported.weights = std::move(prepared.weights);
   imported.warnings = std::move(prepared.warnings);
-  if (imported.graph->inputs().size() != 1)
-    return fail(ErrorCode::Unsupported, "it has " + std::to_string(imported.graph->inputs().size()) +
-                                            " inputs; wanted is one, of tokens");
-  imported.tokens = imported.graph->value(imported.graph->inputs()[0]).name;
+  imported.tokens = ports.tokens;
+  imported.logits = ports.logits;
   return imported;
 }
 
