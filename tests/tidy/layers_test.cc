@@ -150,7 +150,7 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"cudnn", {"peer/backend/cuda"}},
       {"nvrtc.h", {"peer/backend/cuda"}},
       {"boost/", {"peer/backend/cuda", "web"}},  // fibers of the shim; a parser of HTTP
-      {"nlohmann/", {"cli", "storage", "web"}},
+      {"nlohmann/", {"cli", "storage", "web", "text"}},
   };
   return kDoors;
 }
