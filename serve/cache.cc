@@ -27,36 +27,65 @@ std::vector<int64_t> CacheLayout::offsets(int64_t capacity) const {
   return offsets;
 }
 
-Status Cache::reserve(int64_t positions, int64_t kept, const CacheLayout& layout, int64_t context) {
+namespace {
+
+// A masked key has weight zero, and zero times NaN would count.
+Status clear(peer::Backend& backend, peer::Memory& memory, int64_t begin, int64_t end) {
+  const int64_t element = backend.storage_bytes({DType::U8, {1}}, dag::Layout::Plain).value;
+  return backend.fill_zero({&memory, begin}, {DType::U8, {(end - begin) / element}});
+}
+
+// Towards the end of the same memory, or elsewhere: the last bytes first, so that none is written over before
+// it has been read, and no single copy overlaps.
+Status copy_up(peer::Backend& backend, peer::View from, peer::View to, DType dtype, int64_t count, int64_t element) {
+  const int64_t apart = from.memory == to.memory ? to.offset - from.offset : count * element;
+  if (apart == 0) return {};
+  const int64_t step = std::max<int64_t>(1, std::min(count, apart / element));
+  for (int64_t left = count; left > 0;) {
+    const int64_t now = std::min(step, left);
+    left -= now;
+    WEFT_TRY_STATUS(backend.copy({from.memory, from.offset + left * element}, {to.memory, to.offset + left * element},
+                                 {dtype, {now}}));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Cache::reserve(int64_t positions, int64_t room, int64_t kept, const CacheLayout& layout, int64_t context) {
   if (positions <= capacity_) return {};
   peer::Backend& backend = layout.backend();
   const int64_t capacity = rounded_capacity(positions, context);
-  const Bytes size = layout.bytes(capacity);
-  WEFT_TRY(auto memory, backend.allocate(size));
-  // A masked key has weight zero, and zero times NaN would count.
-  const int64_t element = backend.storage_bytes({DType::U8, {1}}, dag::Layout::Plain).value;
-  WEFT_TRY_STATUS(backend.fill_zero({memory.get(), 0}, {DType::U8, {size.value / element}}));
-  if (kept > 0) WEFT_TRY_STATUS(move(*memory, capacity, kept, layout));
-  memory_ = std::move(memory);
+  const int64_t used = layout.bytes(capacity_).value, wanted = layout.bytes(capacity).value;
+  if (memory_ && memory_->size().value >= wanted) {
+    WEFT_TRY_STATUS(move(*memory_, capacity, kept, layout));
+    WEFT_TRY_STATUS(clear(backend, *memory_, used, wanted));
+  } else {
+    WEFT_TRY(auto memory,
+             backend.allocate(layout.bytes(rounded_capacity(std::max(positions, std::min(room, context)), context))));
+    WEFT_TRY_STATUS(clear(backend, *memory, 0, wanted));
+    if (kept > 0) WEFT_TRY_STATUS(move(*memory, capacity, kept, layout));
+    memory_ = std::move(memory);
+  }
   capacity_ = capacity;
   return {};
 }
 
+// From the last slice to the first: in the same memory each lands behind where it lay, and before what was moved.
 Status Cache::move(peer::Memory& to, int64_t capacity, int64_t kept, const CacheLayout& layout) const {
   peer::Backend& backend = layout.backend();
   const std::vector<int64_t> old_offsets = layout.offsets(capacity_), new_offsets = layout.offsets(capacity);
-  size_t i = 0;
-  for (const auto& [name, cache] : layout.caches()) {
+  size_t i = layout.caches().size();
+  for (auto one = layout.caches().rbegin(); one != layout.caches().rend(); ++one) {
+    --i;
+    const CacheSpec& cache = one->second;
     const auto split = cache.shape.begin() + static_cast<std::ptrdiff_t>(cache.axis);
     const int64_t outer = std::accumulate(cache.shape.begin(), split, int64_t{1}, std::multiplies<>());
-    dag::TensorSpec slice{cache.dtype, {kept}}, one{cache.dtype, {1}};
-    slice.shape.insert(slice.shape.end(), split, cache.shape.end());
-    one.shape.insert(one.shape.end(), split, cache.shape.end());
-    const int64_t bytes = backend.storage_bytes(one, dag::Layout::Plain).value;
-    for (int64_t o = 0; o < outer; ++o)
-      WEFT_TRY_STATUS(backend.copy(at(old_offsets[i] + o * capacity_ * bytes),
-                                   {&to, new_offsets[i] + o * capacity * bytes}, slice));
-    ++i;
+    const int64_t inner = std::accumulate(split, cache.shape.end(), int64_t{1}, std::multiplies<>());
+    const int64_t element = backend.storage_bytes({cache.dtype, {1}}, dag::Layout::Plain).value;
+    for (int64_t o = outer; o-- > 0;)
+      WEFT_TRY_STATUS(copy_up(backend, at(old_offsets[i] + o * capacity_ * inner * element),
+                              {&to, new_offsets[i] + o * capacity * inner * element}, cache.dtype, kept * inner, element));
   }
   return {};
 }

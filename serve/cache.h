@@ -30,12 +30,15 @@ class CacheLayout {
   std::map<std::string, dag::CacheSpec> caches_;
 };
 
+// Its memory is taken once, for all positions that are sure to come; the part of it that is in use grows, for
+// attention computes over all of that, and whoever takes memory pays for touching it first.
 class Cache {
  public:
   int64_t capacity() const { return capacity_; }
   peer::View at(int64_t offset) const { return {memory_.get(), offset}; }
-  // Room for so many positions; the first `kept` of those that are there stay. Without memory nothing changes.
-  Status reserve(int64_t positions, int64_t kept, const CacheLayout& layout, int64_t context);
+  // Capacity for so many positions, and memory for `room`; the first `kept` of those that are there stay.
+  // Without memory nothing changes.
+  Status reserve(int64_t positions, int64_t room, int64_t kept, const CacheLayout& layout, int64_t context);
 
  private:
   Status move(peer::Memory& to, int64_t capacity, int64_t kept, const CacheLayout& layout) const;

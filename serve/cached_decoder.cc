@@ -46,7 +46,7 @@ class CachedDecoder final : public Decoder {
       const auto count = static_cast<int64_t>(piece.tokens.size());
       WEFT_CHECK(count > 0 && piece.logits >= 0 && piece.logits <= count);
       WEFT_TRY_STATUS(check(piece));
-      of_stage.push_back({of(piece).id(), piece.sequence->length(), count, piece.logits});
+      of_stage.push_back({of(piece).id(), piece.sequence->length(), count, piece.logits, piece.expected});
       tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
     }
     const dag::RowSpec spec = model_->tokens();

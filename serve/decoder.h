@@ -33,6 +33,7 @@ struct Piece {
   Sequence* sequence = nullptr;
   std::span<const int64_t> tokens;
   int64_t logits = 1;
+  int64_t expected = 0;  // positions that memory is taken for at once: all that it may have
 };
 
 class Decoder {

@@ -144,7 +144,7 @@ Status Engine::run(const std::vector<Turn>& turns, Tick& tick) {
     const auto begin = static_cast<size_t>(turn.served->sequence->length());
     pieces.push_back({turn.served->sequence.get(),
                       std::span<const int64_t>(turn.served->tokens).subspan(begin, static_cast<size_t>(turn.rows)),
-                      turn.draws ? 1 : 0});
+                      turn.draws ? 1 : 0, positions_of(turn.served->request)});
     tick.rows += turn.rows;
   }
   WEFT_TRY(const dag::Tensor logits, decoder_.pass(pieces));

@@ -24,7 +24,9 @@ struct EngineOptions {
   Bytes cache_bytes{int64_t{1} << 30};  // for all sequences together
   size_t sequences_max = 64;            // that are being served
   size_t waiting_max = 256;             // that wait
-  int64_t prompt_rows = 16;  // rows of a pass for prompts while others generate: what a token of theirs waits for
+  // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less than
+  // twice what one takes (docs/RESULTS.md).
+  int64_t prompt_rows = 7;
 };
 
 struct Request {

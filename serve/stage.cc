@@ -136,7 +136,7 @@ class PartsStage final : public Stage {
     for (const PassPiece& piece : pieces) {
       Kept& kept = sequences_[piece.sequence];
       const Status reserved =
-          kept.cache.reserve(piece.first + piece.count, kept.longest(), layout_, model_->context());
+          kept.cache.reserve(piece.first + piece.count, piece.expected, kept.longest(), layout_, model_->context());
       if (reserved) continue;
       std::erase_if(sequences_, [](const auto& one) { return one.second.length.empty(); });
       return reserved;

@@ -25,6 +25,7 @@ struct PassPiece {
   int64_t first = 0;   // position of the first
   int64_t count = 0;
   int64_t logits = 0;  // rows of logits that are wanted: those of the last positions
+  int64_t expected = 0;  // positions that memory is taken for at once, beside what is needed
   bool operator==(const PassPiece&) const = default;
 };
 // Rows by the name of their value: [positions of all pieces, width], piece by piece.
