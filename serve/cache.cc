@@ -56,18 +56,33 @@ Status Cache::reserve(int64_t positions, int64_t room, int64_t kept, const Cache
   if (positions <= capacity_) return {};
   peer::Backend& backend = layout.backend();
   const int64_t capacity = rounded_capacity(positions, context);
-  const int64_t used = layout.bytes(capacity_).value, wanted = layout.bytes(capacity).value;
+  const int64_t wanted = layout.bytes(capacity).value;
   if (memory_ && memory_->size().value >= wanted) {
+    if (cleared_ < wanted) WEFT_TRY_STATUS(clear(backend, *memory_, cleared_, wanted));
     WEFT_TRY_STATUS(move(*memory_, capacity, kept, layout));
-    WEFT_TRY_STATUS(clear(backend, *memory_, used, wanted));
   } else {
     WEFT_TRY(auto memory,
              backend.allocate(layout.bytes(rounded_capacity(std::max(positions, std::min(room, context)), context))));
     WEFT_TRY_STATUS(clear(backend, *memory, 0, wanted));
     if (kept > 0) WEFT_TRY_STATUS(move(*memory, capacity, kept, layout));
     memory_ = std::move(memory);
+    cleared_ = 0;
   }
   capacity_ = capacity;
+  cleared_ = std::max(cleared_, wanted);
+  return {};
+}
+
+Status Cache::prepare(const CacheLayout& layout, int64_t context) {
+  constexpr int64_t kPasses = 48;  // there are 64 until the cache grows again, at least
+  if (!memory_ || capacity_ == context) return {};
+  const int64_t used = layout.bytes(capacity_).value;
+  const int64_t next = std::min(layout.bytes(rounded_capacity(capacity_ + 1, context)).value, memory_->size().value);
+  if (cleared_ >= next) return {};
+  const int64_t end =
+      std::min(next, cleared_ + peer::align_up((next - used) / kPasses, layout.backend().alignment()));
+  WEFT_TRY_STATUS(clear(layout.backend(), *memory_, cleared_, end));
+  cleared_ = end;
   return {};
 }
 

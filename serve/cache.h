@@ -39,12 +39,16 @@ class Cache {
   // Capacity for so many positions, and memory for `room`; the first `kept` of those that are there stay.
   // Without memory nothing changes.
   Status reserve(int64_t positions, int64_t room, int64_t kept, const CacheLayout& layout, int64_t context);
+  // Once a pass: clears a part of what the next capacity will need, so that growing does not touch all of it at
+  // once. The first touch of memory takes as long as many passes.
+  Status prepare(const CacheLayout& layout, int64_t context);
 
  private:
   Status move(peer::Memory& to, int64_t capacity, int64_t kept, const CacheLayout& layout) const;
 
   std::unique_ptr<peer::Memory> memory_;
   int64_t capacity_ = 0;
+  int64_t cleared_ = 0;  // bytes from the begin that hold numbers, if not the right ones
 };
 
 }  // namespace weft::serve

@@ -86,7 +86,11 @@ class PartsStage final : public Stage {
         WEFT_TRY(out[spec.name], send(spec, pieces, places));
       }
     }
-    for (const PassPiece& piece : pieces) sequences_[piece.sequence].length[range] = piece.first + piece.count;
+    for (const PassPiece& piece : pieces) {
+      Kept& kept = sequences_[piece.sequence];
+      kept.length[range] = piece.first + piece.count;
+      WEFT_TRY_STATUS(kept.cache.prepare(layout_, model_->context()));
+    }
     return out;
   }
 

@@ -71,9 +71,10 @@ TEST_P(StagesOf, GiveTheBitsOfOne) {
   Rng rng(seed, 0);
   const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false});
   ASSERT_TRUE(backend);
-  for (const Form& form : {Form{.name = "learnt", .layers = 4}, Form{.name = "rotary", .positions = Positions::Halves,
-                                                                     .heads = Heads::Expanded, .layers = 4, .tied = true},
-                           Form{.name = "shared keys", .layers = 4, .shares_keys = true}}) {
+  for (const Form& form : {Form{.name = "learnt", .length = 400, .layers = 4}, Form{.name = "rotary", .positions = Positions::Halves,
+                                                                     .heads = Heads::Expanded, .length = 400, .layers = 4,
+                                                                     .tied = true},
+                           Form{.name = "shared keys", .length = 400, .layers = 4, .shares_keys = true}}) {
     SCOPED_TRACE(form.name);
     const Model model = make_model(form);
     const auto incremental = derive(model);
@@ -84,13 +85,15 @@ TEST_P(StagesOf, GiveTheBitsOfOne) {
     ASSERT_TRUE(one && ring.is_whole());
     const dag::RowSpec spec = (*incremental)->tokens();
     std::map<uint64_t, int64_t> length;
-    for (int pass = 0; pass < 12; ++pass) {
+    for (int pass = 0; pass < 24; ++pass) {
       std::vector<PassPiece> pieces;
       std::vector<int64_t> tokens;
       for (const uint64_t sequence : {7u, 8u, 9u}) {
         if (pass == 6 && sequence == 8) length[sequence] /= 2;  // what follows is something else
-        const auto count = static_cast<int64_t>(1 + rng.below(6));
-        pieces.push_back({sequence, length[sequence], count, 1});
+        const auto count = static_cast<int64_t>(1 + rng.below(20));
+        // Memory for all of it at once, for a part of it, and for as much as is needed.
+        const int64_t expected = sequence == 7 ? 400 : sequence == 8 ? 150 : 0;
+        pieces.push_back({sequence, length[sequence], count, 1, expected});
         for (int64_t i = 0; i < count; ++i)
           tokens.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(form.vocabulary))));
         length[sequence] += count;
