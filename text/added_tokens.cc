@@ -52,7 +52,7 @@ std::vector<AddedPart> AddedTokens::split(std::string_view text, bool with_speci
     if (token->is_single_word &&
         (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end))))
       continue;
-    if (token->takes_left) begin = std::max(done, begin - trailing_blanks(text.substr(0, begin)));
+    if (token->takes_left) begin -= trailing_blanks(text.substr(done, begin - done));
     if (token->takes_right) end += leading_blanks(text.substr(end));
     if (begin > done) parts.push_back({text.substr(done, begin - done), std::nullopt});
     parts.push_back({text.substr(begin, end - begin), token->id});

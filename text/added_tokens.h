@@ -14,7 +14,7 @@
 
 namespace weft::text {
 
-inline constexpr size_t kAddedTokenSizeMax = 1024;  // bytes
+inline constexpr size_t kAddedTokenSizeMax = 256;  // bytes
 
 struct AddedToken {
   std::string content;

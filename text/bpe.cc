@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kFew = 48;       // symbols; so many are merged by looking at each pair each time
 constexpr size_t kWholeMax = 64;  // bytes of a token that is looked up before a piece is taken apart
 
-constexpr size_t kJoinedMax = 16;  // characters
+constexpr size_t kWholeBytesMax = 8 << 20;  // of all of these: a second's work at most
+constexpr size_t kJoinedMax = 16;           // characters
 
 std::string_view last_character(std::string_view text) {
   size_t begin = text.size() - 1;
@@ -45,9 +46,11 @@ void Bpe::find_whole_tokens() {
   if (options_.ignore_merges) return;
   std::vector<bool> found(vocabulary_.size());
   std::vector<TokenId> tokens;
+  size_t left = kWholeBytesMax;
   for (TokenId id = 0; id < vocabulary_.size(); ++id) {
     const std::string_view piece = vocabulary_.text(id);
-    if (piece.empty() || piece.size() > kWholeMax) continue;
+    if (piece.empty() || piece.size() > std::min(kWholeMax, left)) continue;
+    left -= piece.size();
     tokens.clear();
     encode(piece, tokens);
     found[id] = tokens.size() == 1 && tokens[0] == id;

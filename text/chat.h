@@ -22,7 +22,7 @@ enum class ChatTemplate : uint8_t {
   ChatML,  // <|im_start|>role\ncontent<|im_end|>\n ... <|im_start|>assistant\n
   Llama3,  // <|begin_of_text|>, then <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|> ...
   Plain,   // System's content, then "User: content\n", "Assistant: content\n" ... "Assistant:"; for models
-          // without control tokens. Nothing keeps a user from writing "Assistant:" there.
+           // without control tokens. Nothing keeps a user from writing "Assistant:" there.
 };
 std::string_view to_string(ChatTemplate chat_template);  // chatml, llama3, plain
 // NotFound: another name; the message has the names that there are.

@@ -75,8 +75,9 @@ class DecoderReader {
       return fail(ErrorCode::Unsupported, "a decoder that replaces by a regular expression");
     WEFT_TRY(std::string what, string_member(pattern, "String"));
     WEFT_TRY(std::string by, string_member(decoder, "content"));
-    if (what.empty() || by.size() > kGrowthMax)
-      return fail(ErrorCode::Unsupported, "the decoder Replace with an empty pattern, or a long content");
+    if (what.empty() || what.size() > kLiteralMax || by.size() > kGrowthMax)
+      return fail(ErrorCode::Unsupported,
+                  "the decoder Replace with an empty pattern, or a long one or content");
     rules_.replacements.emplace_back(std::move(what), std::move(by));
     return {};
   }
@@ -84,7 +85,8 @@ class DecoderReader {
     WEFT_TRY(std::string mark, string_member(decoder, "replacement", std::string(kBlankMark)));
     WEFT_TRY(const bool adds, bool_member(decoder, "add_prefix_space", true));
     WEFT_TRY(const std::string scheme, string_member(decoder, "prepend_scheme", adds ? "always" : "never"));
-    if (mark.empty()) return fail(ErrorCode::Corrupted, "'replacement' of Metaspace is empty");
+    if (mark.empty() || mark.size() > kLiteralMax)
+      return fail(ErrorCode::Corrupted, "'replacement' of Metaspace is not one character");
     if (scheme != "never") rules_.first_without = mark;
     rules_.replacements.emplace_back(std::move(mark), " ");
     return {};

@@ -35,6 +35,9 @@ Result<Pattern> parse_pattern(const Json& pattern) {
   }
   WEFT_TRY(const std::string text, string_member(pattern, "String"));
   if (text.empty()) return fail(ErrorCode::Corrupted, "its pattern is empty");
+  if (text.size() > kLiteralMax)
+    return fail(ErrorCode::OutOfRange, "its pattern has " + std::to_string(text.size()) + " bytes; at most " +
+                                           std::to_string(kLiteralMax) + " are read");
   return Pattern::literal(text);
 }
 

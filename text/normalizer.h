@@ -15,7 +15,10 @@ namespace weft::text {
 
 inline constexpr size_t kStepsInSequenceMax = 16;  // of a normalizer, a pre-tokenizer, a decoder
 
-// A "pattern" of the file: {"String": ...} or {"Regex": ...}.
+inline constexpr size_t kLiteralMax = 256;  // bytes of a text that is looked for
+
+// A "pattern" of the file: {"String": ...} or {"Regex": ...}. OutOfRange: a text of more than kLiteralMax
+// bytes.
 Result<Pattern> parse_pattern(const nlohmann::json& pattern);
 
 // Never changes; used by any threads.

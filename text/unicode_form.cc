@@ -69,6 +69,19 @@ void append_form(std::string& out, std::string_view part, UnicodeForm form) {
   append_ordered(out, codes, composes);
 }
 
+// The same of bytes that may be anything: what is no character combines with none.
+void append_run(std::string& out, std::string_view run, UnicodeForm form) {
+  while (!run.empty()) {
+    const size_t valid = valid_prefix(run);
+    append_form(out, run.substr(0, valid), form);
+    run.remove_prefix(valid);
+    if (run.empty()) break;
+    const size_t size = first_character(run).size;
+    out += run.substr(0, size);
+    run.remove_prefix(size);
+  }
+}
+
 }  // namespace
 
 std::string normalize(std::string_view text, UnicodeForm form) {
@@ -85,13 +98,8 @@ std::string normalize(std::string_view text, UnicodeForm form) {
 
     size_t end = 1;
     while (end < text.size() && !is_ascii(text[end])) ++end;
-    const size_t valid = valid_prefix(text.substr(0, end));
-    append_form(out, text.substr(0, valid), form);
-    text.remove_prefix(valid);
-    if (valid == end) continue;
-    const size_t size = first_character(text).size;
-    out += text.substr(0, size);
-    text.remove_prefix(size);
+    append_run(out, text.substr(0, end), form);
+    text.remove_prefix(end);
   }
   return out;
 }

@@ -9,7 +9,7 @@
 namespace weft::text {
 namespace {
 
-constexpr size_t kBytesMax = size_t{1} << 30;  // of all tokens
+static_assert(kTokensMax * kTokenSizeMax <= UINT32_MAX);  // where one begins
 
 std::string quoted(std::string_view bytes) {
   return "'" + printable(bytes.substr(0, 64)) + (bytes.size() > 64 ? "...'" : "'");
@@ -30,8 +30,9 @@ Status Vocabulary::add_unreachable(std::string_view bytes, TokenId id) { return 
 Status Vocabulary::keep(std::string_view bytes, TokenId id) {
   if (count_ >= kTokensMax)
     return fail(ErrorCode::OutOfRange, "has more than " + std::to_string(kTokensMax) + " tokens");
-  if (bytes.size() > kBytesMax - bytes_.size())
-    return fail(ErrorCode::OutOfRange, "its tokens have more than " + std::to_string(kBytesMax) + " bytes");
+  if (bytes.size() > kTokenSizeMax)
+    return fail(ErrorCode::OutOfRange,
+                "the token " + quoted(bytes) + " has more than " + std::to_string(kTokenSizeMax) + " bytes");
   if (contains(id))
     return fail(ErrorCode::Corrupted, "the id " + std::to_string(id) + " belongs to " + quoted(text(id)) +
                                           " and to " + quoted(bytes));

@@ -14,6 +14,7 @@
 namespace weft::text {
 
 inline constexpr size_t kTokensMax = 1'000'000;  // of one vocabulary
+inline constexpr size_t kTokenSizeMax = 4096;    // bytes
 
 // Takes some 60 bytes for each token beside its own. Adding and finding take a bounded number of steps,
 // whatever the tokens are: where too many of them meet in the table, add() refuses. Read by any threads.
@@ -23,7 +24,7 @@ class Vocabulary {
   explicit Vocabulary(size_t id_limit = kTokensMax) : id_limit_(id_limit) {}
 
   // Corrupted: the bytes or the id have been added before, or the table is crowded; OutOfRange: an id
-  // beyond the limit, too many tokens, or too many bytes.
+  // beyond the limit, too many tokens, or one that is too long.
   Status add(std::string_view bytes, TokenId id);
   // A token that no text is ever encoded to: text() knows it, find() does not.
   Status add_unreachable(std::string_view bytes, TokenId id);

@@ -97,6 +97,17 @@ const std::vector<Case>& cases() {
       {"AddedEmpty",
        [] { return with([](Json& file) { file["added_tokens"].push_back(added_token(305, "")); }); },
        ErrorCode::OutOfRange, "a token of 0 bytes"},
+      {"TokenTooLong",
+       [] { return with([](Json& file) { file["model"]["vocab"][std::string(5000, 'a')] = 290; }); },
+       ErrorCode::OutOfRange, "more than 4096 bytes"},
+      {"LiteralTooLong",
+       [] {
+         return with([](Json& file) {
+           file["normalizer"] = {
+               {"type", "Replace"}, {"pattern", {{"String", std::string(300, 'a')}}}, {"content", "b"}};
+         });
+       },
+       ErrorCode::OutOfRange, "its pattern has 300 bytes"},
       {"VocabIsAList", [] { return with([](Json& file) { file["model"]["vocab"] = Json::array({1}); }); },
        ErrorCode::Corrupted, "model: vocab"},
       {"VocabHoldsTexts", [] { return with([](Json& file) { file["model"]["vocab"]["a"] = "b"; }); },
@@ -205,7 +216,8 @@ TEST(HostileText, TakesNoLongerForBeingLong) {
   const Tokenizer normalizing = parsed(file);
   std::string marks = "a";
   for (int i = 0; i < 100'000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
-  for (const std::string& text : {std::string(500'000, 'l'), std::string(500'000, ' '), marks})
+  for (const std::string& text :
+       {std::string(500'000, 'l'), std::string(500'000, ' '), marks, std::string(500'000, '\xFF')})
     for (const Tokenizer& tokenizer : {level, piece, normalizing}) {
       const test::PeakMemory memory;
       const double began = thread_seconds();
@@ -213,6 +225,42 @@ TEST(HostileText, TakesNoLongerForBeingLong) {
       EXPECT_LE(thread_seconds() - began, 5.0);
       EXPECT_LE(memory.bytes(), 80 * text.size() + (size_t{1} << 20)) << tokenizer.kind();
     }
+}
+
+TEST(HostileText, BlanksThatTokensTakeAreLookedAtOnce) {
+  Json file = byte_level_file();
+  for (const char* const content : {"\t", "<l>"}) {
+    Json token = added_token(304 + file["added_tokens"].size(), content);
+    token["lstrip"] = true;
+    file["added_tokens"].push_back(token);
+  }
+  std::string tabs = "x";
+  for (int i = 0; i < 300'000; ++i) tabs += "\t";
+  const double began = thread_seconds();
+  const auto ids = parsed(file).encode(tabs, {.special = SpecialTokens::Recognized});
+  ASSERT_TRUE(ids.has_value());
+  EXPECT_EQ(ids->size(), 300'001u);
+  EXPECT_LE(thread_seconds() - began, 2.0);
+}
+
+// As many merges and long tokens as a file may have, none of which any text needs.
+TEST(LargeFile, IsReadInTime) {
+  std::string vocab = R"("a": 0, "b": 1)", merges;
+  std::vector<std::string> tokens = {"a", "b"};
+  for (size_t i = 0; tokens.size() < 400'000; ++i)
+    for (const char* const letter : {"a", "b"}) {
+      tokens.push_back(tokens[i] + letter);
+      vocab += ",\"" + tokens.back() + "\":" + std::to_string(tokens.size() - 1);
+      merges += (merges.empty() ? "[\"" : ",[\"") + tokens[i] + "\",\"" + letter + "\"]";
+    }
+  const std::string bytes = R"({"model": {"type": "BPE", "vocab": {)" + vocab + R"(}, "merges": [)" + merges +
+                            R"(]}, "decoder": {"type": "Fuse"}})";
+  const double began = thread_seconds();
+  const test::PeakMemory memory;
+  const auto made = parse_tokenizer_json(bytes);
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_LE(thread_seconds() - began, 4.0);  // half of it where nothing else uses the machine's cache
+  EXPECT_LE(memory.bytes(), 10 * bytes.size() + (size_t{4} << 20));
 }
 
 TEST(JsonOutline, CountsWhatEachMemberHolds) {
