@@ -19,6 +19,7 @@ inline constexpr size_t kAddedTokenSizeMax = 256;  // bytes
 struct AddedToken {
   std::string content;
   TokenId id = 0;
+  std::string decoded{};        // its text
   bool is_special = false;      // control: no text of a user's is ever taken for it
   bool is_single_word = false;  // not where a word goes on beside it
   bool takes_left = false;      // the blanks before it belong to it

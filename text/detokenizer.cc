@@ -11,7 +11,7 @@ TokenText TokenizerParts::text_of(TokenId token) const {
   using Kind = TokenText::Kind;
   if (!bpe) return token < 256 ? TokenText{Kind::Byte, {}, static_cast<uint8_t>(token)} : TokenText{};
   if (const AddedToken* const added_token = added_by_id(token))
-    return {added_token->is_special ? Kind::Special : Kind::Text, added_token->content};
+    return {added_token->is_special ? Kind::Special : Kind::Text, added_token->decoded};
   const Vocabulary& vocabulary = bpe->vocabulary();
   if (!vocabulary.contains(token)) return {};
   const std::string_view text = vocabulary.text(token);

@@ -16,6 +16,7 @@ using Json = nlohmann::json;
 // GPT-2's, which ByteLevel brings along (encoder.py in OpenAI's gpt-2 repository).
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kDigit = R"([\p{N}\x{11DE0}-\x{11DE9}])";  // the latter are of Unicode 17
 constexpr std::string_view kPunctuation = R"([!-\/:-@\[-`{-~\p{P}])";
 
 std::string_view piece_of(const Pieces& pieces, const Match& place) {
@@ -55,7 +56,7 @@ Status PreTokenizer::add_one(const std::string& type, const Json& pre_tokenizer)
   if (type == "Metaspace") return add_metaspace(pre_tokenizer);
   if (type == "Digits") {
     WEFT_TRY(const bool is_single, bool_member(pre_tokenizer, "individual_digits", false));
-    return add_pattern(R"(\p{N})", is_single ? Behaviour::Isolated : Behaviour::Contiguous);
+    return add_pattern(kDigit, is_single ? Behaviour::Isolated : Behaviour::Contiguous);
   }
   if (type == "Punctuation") {
     WEFT_TRY(const Behaviour behaviour, parse_behaviour(pre_tokenizer, Behaviour::Isolated));

@@ -205,6 +205,7 @@ class FileReader {
     const Vocabulary& vocabulary = parts_.bpe->vocabulary();
     const bool is_byte_level = parts_.bpe->options().is_byte_level;
     const auto bytes = is_byte_level ? bytes_of_token(token.content) : token.content;
+    token.decoded = bytes.value_or(token.content);
     if (const auto known = bytes ? vocabulary.find(*bytes) : std::nullopt) {
       token.id = *known;
     } else if (id >= vocabulary.size() + added_.size() + kUnusedIdsMax) {

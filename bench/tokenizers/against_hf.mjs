@@ -32,6 +32,41 @@ function gpt2() {
   return file;
 }
 
+// The same vocabularies with other rules, of which the files above have none.
+function variant(found, name, from, change) {
+  if (found[from] === undefined) return;
+  const json = JSON.parse(fs.readFileSync(found[from], 'utf8'));
+  change(json);
+  found[name] = path.join(work, `${name}.json`);
+  fs.writeFileSync(found[name], JSON.stringify(json));
+}
+function addVariants(found) {
+  const metaspace = (scheme, split) => ({ type: 'Metaspace', replacement: '\u2581', prepend_scheme: scheme, split });
+  variant(found, 'llama2, Metaspace', 'llama2', (json) => {
+    json.normalizer = null;
+    json.pre_tokenizer = metaspace('first', false);
+    json.decoder = metaspace('first', false);
+  });
+  variant(found, 'llama2, no fallback', 'llama2', (json) => {
+    json.normalizer = { type: 'Sequence', normalizers: [{ type: 'NFKC' }, { type: 'Strip', strip_left: true, strip_right: false }] };
+    json.pre_tokenizer = metaspace('always', true);
+    Object.assign(json.model, { byte_fallback: false, fuse_unk: false });
+  });
+  variant(found, 'gpt2, added tokens', 'gpt2', (json) => {
+    let next = 50257;
+    const token = (content, more) => ({ id: json.model.vocab[content] ?? next++, content, special: false, single_word: false,
+                                        lstrip: false, rstrip: false, normalized: false, ...more });
+    for (const [content, more] of [['Hello', { single_word: true }], ['<s>', { lstrip: true, rstrip: true, special: true }],
+                                   ['the', { normalized: true }], ['\u00e9', { normalized: true, rstrip: true }], ['</s>', { lstrip: true }]])
+      json.added_tokens.push(token(content, more));
+    json.normalizer = { type: 'Sequence', normalizers: [
+      { type: 'NFC' }, { type: 'Replace', pattern: { Regex: ' {2,}' }, content: '  ' }, { type: 'Prepend', prepend: '.' }] };
+    json.pre_tokenizer = { type: 'Sequence', pretokenizers: [
+      { type: 'Digits', individual_digits: true }, { type: 'Split', pattern: { Regex: '[\\w.]+' }, behavior: 'MergedWithNext', invert: true },
+      { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true }] };
+  });
+}
+
 function files() {
   const found = {};
   for (const name of ['llama3', 'llama2', 'qwen3', 'gpt4o', 'gemma3']) {
@@ -40,6 +75,7 @@ function files() {
   }
   const file = gpt2();
   if (file !== undefined) found.gpt2 = file;
+  addVariants(found);
   return found;
 }
 
@@ -131,7 +167,8 @@ const lines = text.split('\n').map((line) => line + '\n');
 const bytes = Buffer.byteLength(text);
 const randomTexts = Array.from({ length: randomCount }, randomText);
 let failed = false;
-const found = files();
+const only = process.env.ONLY;  // the names of some
+const found = Object.fromEntries(Object.entries(files()).filter(([name]) => only === undefined || name.includes(only)));
 if (Object.keys(found).length === 0) console.log('skipped: no tokenizer files among the packages');
 for (const [name, file] of Object.entries(found)) {
   const tokenizer = Tokenizer.fromFile(file);
