@@ -27,8 +27,8 @@ std::string_view last_character(std::string_view text) {
 
 }  // namespace
 
-Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options)
-    : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(options) {
+Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
+    : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {
   for (size_t byte = 0; byte < 256; ++byte) {
     const char one = static_cast<char>(byte);
     of_byte_[byte] = vocabulary_.find({&one, 1}).value_or(kNone);
@@ -61,7 +61,7 @@ void Bpe::find_whole_tokens() {
 void Bpe::encode(std::string_view piece, std::vector<TokenId>& tokens) const {
   if (piece.size() <= kWholeMax || options_.ignore_merges) {
     const auto whole = vocabulary_.find(piece);
-    if (whole && is_whole_[*whole]) {
+    if (whole && is_whole_[*whole] && !options_.is_never(*whole)) {
       tokens.push_back(*whole);
       return;
     }

@@ -23,12 +23,17 @@ struct BpeOptions {
   bool ignore_merges = false;        // a piece that is a token is that one, whatever the merges say
   bool fuse_unknown = false;         // unknown characters side by side become one unknown token
   std::optional<TokenId> unknown{};  // without one they become nothing
+  // By id: tokens that no plain text becomes, whatever the merges say; control tokens. May be shorter.
+  std::vector<bool> never{};
+
+  bool is_never(TokenId token) const { return token < never.size() && never[token]; }
 };
 
 // Never changes; read by any threads.
 class Bpe {
  public:
-  Bpe(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options);
+  // REQUIRES: no merge leads to a token of `options.never`.
+  Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options);
 
   // Appends the tokens of a piece of n bytes: O(n log n) steps, and O(n) memory above some bytes.
   // REQUIRES: fewer than 2^31 bytes.

@@ -85,8 +85,8 @@ class VocabularyReader final : public SaxReader {
 
 class MergesReader final : public SaxReader {
  public:
-  MergesReader(MergeTable& merges, bool is_byte_level, const Vocabulary& vocabulary)
-      : merges_(merges), is_byte_level_(is_byte_level), vocabulary_(vocabulary) {}
+  MergesReader(MergeTable& merges, const Vocabulary& vocabulary, const BpeOptions& options)
+      : merges_(merges), vocabulary_(vocabulary), options_(options) {}
 
   bool start_array(size_t) override { return ++depth_ <= 2 || misplaced(); }
   bool end_array() override {
@@ -112,7 +112,7 @@ class MergesReader final : public SaxReader {
   }
   bool merge(std::string_view left, std::string_view right) {
     ++count_;
-    if (!is_byte_level_) return merge_bytes(left, right, left, right);
+    if (!options_.is_byte_level) return merge_bytes(left, right, left, right);
     const auto left_bytes = bytes_of_token(left), right_bytes = bytes_of_token(right);
     if (!left_bytes || !right_bytes) return merges_.skip(), true;  // no text has these characters
     return merge_bytes(*left_bytes, *right_bytes, left, right);
@@ -127,12 +127,13 @@ class MergesReader final : public SaxReader {
                                                printable(left_name.substr(0, 64)) + "' and '" +
                                                printable(right_name.substr(0, 64)) +
                                                "': the vocabulary lacks one of them, or what they become"});
+    if (options_.is_never(*token)) return merges_.skip(), true;
     return take(merges_.add(*left_token, *right_token, *token));
   }
 
   MergeTable& merges_;
-  const bool is_byte_level_;
   const Vocabulary& vocabulary_;
+  const BpeOptions& options_;
   std::string left_, right_, joined_;
   size_t parts_ = 0, count_ = 0;
   int depth_ = 0;
@@ -146,10 +147,10 @@ Result<Vocabulary> read_vocabulary(std::string_view json, bool is_byte_level, si
   return vocabulary;
 }
 
-Result<MergeTable> read_merges(std::string_view json, bool is_byte_level, size_t count,
-                               const Vocabulary& vocabulary) {
+Result<MergeTable> read_merges(std::string_view json, size_t count, const Vocabulary& vocabulary,
+                               const BpeOptions& options) {
   MergeTable merges(count);
-  WEFT_TRY_STATUS(MergesReader(merges, is_byte_level, vocabulary).run(json));
+  WEFT_TRY_STATUS(MergesReader(merges, vocabulary, options).run(json));
   return merges;
 }
 

@@ -1,10 +1,10 @@
 // The vocabulary and the merges of a tokenizer file, read without a tree of them in memory.
 #pragma once
 
-#include <functional>
 #include <string_view>
 
 #include "base/result.h"
+#include "text/bpe.h"
 #include "text/merge_table.h"
 #include "text/vocabulary.h"
 
@@ -15,9 +15,10 @@ namespace weft::text {
 // that is no id.
 Result<Vocabulary> read_vocabulary(std::string_view json, bool is_byte_level, size_t id_limit);
 
-// ["a b", ...] or [["a", "b"], ...], the first merge first; at most `count`. Corrupted: one of another form,
-// or of tokens that the vocabulary lacks.
-Result<MergeTable> read_merges(std::string_view json, bool is_byte_level, size_t count,
-                               const Vocabulary& vocabulary);
+// ["a b", ...] or [["a", "b"], ...], the first merge first; at most `count`. Those that lead to a token of
+// `options.never` count and do nothing. Corrupted: one of another form, or of tokens that the vocabulary
+// lacks.
+Result<MergeTable> read_merges(std::string_view json, size_t count, const Vocabulary& vocabulary,
+                               const BpeOptions& options);
 
 }  // namespace weft::text

@@ -128,11 +128,24 @@ class FileReader {
                                       vocab->value_count + added_.size() + kUnusedIdsMax);
     if (!vocabulary) return within(vocabulary.error(), "vocab");
     WEFT_TRY_STATUS(read_unknown(settings, *vocabulary, options));
-    auto table = read_merges(merges->value, options.is_byte_level,
-                             std::min(merges->value_count, kJsonEntriesMax), *vocabulary);
+    options.never = special_in(*vocabulary, options.is_byte_level);
+    auto table =
+        read_merges(merges->value, std::min(merges->value_count, kJsonEntriesMax), *vocabulary, options);
     if (!table) return within(table.error(), "merges");
-    parts_.bpe.emplace(std::move(*vocabulary), std::move(*table), options);
+    parts_.bpe.emplace(std::move(*vocabulary), std::move(*table), std::move(options));
     return {};
+  }
+  // By id: special tokens that are in the vocabulary, too.
+  std::vector<bool> special_in(const Vocabulary& vocabulary, bool is_byte_level) const {
+    std::vector<bool> special(vocabulary.size());
+    for (const Json& token : added_) {
+      const Json &content = member(token, "content"), &is_special = member(token, "special");
+      if (!content.is_string() || is_special != true) continue;
+      const auto text = content.get<std::string>();
+      const auto bytes = is_byte_level ? bytes_of_token(text) : text;
+      if (const auto id = bytes ? vocabulary.find(*bytes) : std::nullopt) special[*id] = true;
+    }
+    return special;
   }
   // The members of the model that are small, as one object.
   Result<Json> settings_of(const std::vector<JsonMember>& model) const {

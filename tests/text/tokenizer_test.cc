@@ -82,6 +82,18 @@ TEST(Tokenizer, IgnoresMergesOfWholeTokensWhereTheFileSaysSo) {
   EXPECT_EQ(ids_of(parsed(file), "xyz"), Ids{290});
 }
 
+// Neither a merge nor a whole piece leads plain text to a control token of the vocabulary's own.
+TEST(Tokenizer, PlainTextNeverBecomesASpecialToken) {
+  Json file = byte_level_file();
+  file["added_tokens"].push_back(added_token(261, "hello"));  // special, and what a merge makes
+  for (const bool ignores : {false, true}) {
+    file["model"]["ignore_merges"] = ignores;
+    const Tokenizer tokenizer = parsed(file);
+    EXPECT_EQ(ids_of(tokenizer, "hello"), (Ids{259, 'o'}));
+    EXPECT_EQ(ids_of(tokenizer, "hello", kSpecial), Ids{261});
+  }
+}
+
 // A cut before SentencePiece's marks changes nothing: here it is taken away by a token that reaches over one.
 TEST(Tokenizer, CutsBeforeMarksChangeNoToken) {
   const Json file = sentencepiece_file();
