@@ -9,7 +9,7 @@ namespace {
 
 class TcpByteListener final : public ByteListener {
  public:
-  TcpByteListener(std::shared_ptr<Context> context, OnConnection on_connection)
+  TcpByteListener(const std::shared_ptr<Context>& context, OnConnection on_connection)
       : acceptor_(std::make_shared<Acceptor>(
             context, [context, on_connection = std::move(on_connection)](
                          asio::ip::tcp::socket socket, const asio::ip::tcp::endpoint& from) {

@@ -126,8 +126,8 @@ void HttpConnection::on_progress() {
 bool HttpConnection::admit_head() {
   if (is_head_admitted_) return true;
   is_head_admitted_ = true;
-  if (auto refusal = hub_->handler->on_head(parser_->request())) {
-    refuse(std::move(*refusal));
+  if (const auto refusal = hub_->handler->on_head(parser_->request())) {
+    refuse(*refusal);
     return false;
   }
   if (parser_->state() != RequestParser::State::Body) return true;
@@ -261,11 +261,11 @@ void HttpConnection::end_answer() {
 void HttpConnection::refuse(int status, const std::string& message) {
   Response response = hub_->handler->on_refused(status, message);
   if (status == 503) response.headers.push_back({"Retry-After", "1"});
-  refuse(std::move(response));
+  refuse(response);
 }
 
 // The last that this connection says: what comes behind the head may be anything.
-void HttpConnection::refuse(Response response) {
+void HttpConnection::refuse(const Response& response) {
   const bool is_head = parser_->request().method == "HEAD";
   hub_->body_bytes -= std::exchange(body_reserved_, 0);
   parser_.reset();

@@ -82,7 +82,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   bool reserve_body();
   void answer();
   void refuse(int status, const std::string& message);
-  void refuse(Response response);
+  void refuse(const Response& response);
 
   void fill_out();
   bool flush();

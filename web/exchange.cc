@@ -80,7 +80,7 @@ void Exchange::end(std::function<void()>& released) {
   released.swap(on_gone_);  // let go of without the lock
 }
 
-void Exchange::send(Response response) {
+void Exchange::send(const Response& response) {
   std::function<void()> released;
   {
     const MutexLock lock(mutex_);
@@ -217,7 +217,7 @@ struct Responder::Hold {
 
 Responder::Responder(std::shared_ptr<Exchange> exchange)
     : hold_(std::make_shared<Hold>(std::move(exchange))) {}
-void Responder::send(Response response) const { hold_->exchange->send(std::move(response)); }
+void Responder::send(const Response& response) const { hold_->exchange->send(response); }
 void Responder::start_stream() const { hold_->exchange->start_stream(); }
 bool Responder::write(std::string_view events) const { return hold_->exchange->write(events); }
 void Responder::finish() const { hold_->exchange->finish(); }

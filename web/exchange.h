@@ -33,7 +33,7 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   // As in Responder.
-  void send(Response response);
+  void send(const Response& response);
   void start_stream();
   bool write(std::string_view events);
   void finish();

@@ -83,7 +83,7 @@ class Responder {
   explicit Responder(std::shared_ptr<Exchange> exchange);
 
   // A whole response: the end.
-  void send(Response response) const;
+  void send(const Response& response) const;
 
   // A stream: 200, text/event-stream.
   void start_stream() const;
