@@ -14,6 +14,12 @@ constexpr int kDepthMax = 48;
 // Constants as large as that are held once for all graphs.
 constexpr int64_t kTableBytesMin = 1024;
 
+Dim plain_dim(int64_t size) {
+  Dim dim;
+  append(dim, {Digit::Plain, size});
+  return dim;
+}
+
 }  // namespace
 
 bool is_table(const Graph& graph, const Op& op) {
@@ -86,6 +92,12 @@ ValueId FreeValues::earlier(const Op& op, const Axes& axes, int depth) {
       return expanded(op, axes, depth);
     case OpKind::Gather:
       return gathered(op, axes, depth);
+    case OpKind::Slice:
+      return sliced(op, axes, depth);
+    case OpKind::Concat:
+      return concatenated(op, axes, depth);
+    case OpKind::MatMul:
+      return multiplied(op, axes, depth);
     default:
       if (op_table().row(op.kind).family == Family::Elementwise) return elementwise(op, axes, depth);
       return {};
@@ -140,22 +152,82 @@ ValueId FreeValues::gathered(const Op& op, const Axes& axes, int depth) {
                       op.attributes, op.name);
 }
 
-// What a whole table holds at these positions.
+// Dims that the op leaves whole are taken at the operand's positions, those that it cuts at its own.
+ValueId FreeValues::sliced(const Op& op, const Axes& axes, int depth) {
+  const Shape& before = graph_.spec(op.inputs[0]).shape;
+  Ints starts = op.attributes.get_ints(Attr::Starts), sizes = op.attributes.get_ints(Attr::Sizes);
+  const Ints& steps = op.attributes.get_ints(Attr::Steps);
+  std::vector<Dim> dims;
+  std::vector<size_t> cut_rows;
+  for (size_t d = 0; d < before.size(); ++d) {
+    const Dim& dim = axes.dim(d);
+    const bool is_whole = sizes[d] == before[d] && steps[d] == 1;
+    dims.push_back(is_whole ? dim : plain_dim(before[d]));
+    if (Axes::is_plain(dim)) continue;
+    if (!is_whole && (dim.size() != 1 || steps[d] != 1)) return {};
+    if (!is_whole && Axes::has(dim, Digit::Row)) cut_rows.push_back(d);
+    sizes[d] = Axes(std::vector<Dim>{dim}).shape(lengths_)[0];
+  }
+  ValueId value = at(op.inputs[0], Axes(std::move(dims)), depth);
+  for (const size_t d : cut_rows) {
+    value = gather_rows(value, static_cast<int64_t>(d), starts[d]);
+    starts[d] = 0;
+  }
+  if (builder_.spec(value).shape == sizes) return value;
+  return builder_.add(OpKind::Slice, {value}, {{Attr::Starts, starts}, {Attr::Sizes, sizes}, {Attr::Steps, steps}},
+                      op.name);
+}
+
+ValueId FreeValues::concatenated(const Op& op, const Axes& axes, int depth) {
+  const auto axis = static_cast<size_t>(op.attributes.get_int(Attr::Axis));
+  if (!Axes::is_plain(axes.dim(axis))) return {};
+  std::vector<ValueId> inputs;
+  for (const ValueId input : op.inputs) {
+    std::vector<Dim> dims = axes.dims();
+    dims[axis] = plain_dim(graph_.spec(input).shape[axis]);
+    inputs.push_back(at(input, Axes(std::move(dims)), depth));
+  }
+  return builder_.add(OpKind::Concat, std::move(inputs), op.attributes, op.name);
+}
+
+ValueId FreeValues::multiplied(const Op& op, const Axes& axes, int depth) {
+  std::vector<ValueId> inputs;
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    const Shape& shape = graph_.spec(op.inputs[i]).shape;
+    const size_t rank = shape.size(), first = axes.rank() - rank;
+    const bool is_swapped = op.attributes.get_int(i == 0 ? Attr::TransA : Attr::TransB) != 0;
+    std::vector<Dim> dims;
+    for (size_t d = 0; d < rank; ++d) dims.push_back(shape[d] == 1 ? Dim{} : axes.dim(first + d));
+    const size_t outer = (i == 0) == is_swapped ? rank - 1 : rank - 2, inner = 2 * rank - 3 - outer;
+    dims[outer] = axes.dim(axes.rank() - (i == 0 ? 2 : 1));
+    dims[inner] = plain_dim(shape[inner]);
+    inputs.push_back(at(op.inputs[i], Axes(std::move(dims)), depth));
+  }
+  return builder_.add(OpKind::MatMul, std::move(inputs), op.attributes, op.name);
+}
+
+// Position p lies at first + p.
+ValueId FreeValues::gather_rows(ValueId value, int64_t axis, int64_t first) {
+  ValueId places = positions_;
+  if (first != 0)
+    places = builder_.add(OpKind::Add, {places, builder_.scalar(DType::I64, static_cast<double>(first))});
+  return builder_.add(OpKind::Gather, {value, places}, {{Attr::Axis, axis}});
+}
+
+// What a whole table holds at these positions. Rows come first: they leave less to cut keys of.
 ValueId FreeValues::taken(ValueId value, const Axes& axes) {
   const std::vector<Factor> factors = axes.factors();
-  Shape shape = axes.factor_shape({analysis_.length, analysis_.length});
-  value = reshape(value, shape);
+  value = reshape(value, axes.factor_shape({analysis_.length, analysis_.length}));
+  for (size_t d = 0; d < factors.size(); ++d)
+    if (factors[d].digit == Digit::Row) value = gather_rows(value, static_cast<int64_t>(d), 0);
   for (size_t d = 0; d < factors.size(); ++d) {
-    if (factors[d].digit == Digit::Row) {
-      value = builder_.add(OpKind::Gather, {value, positions_}, {{Attr::Axis, static_cast<int64_t>(d)}});
-    } else if (factors[d].digit == Digit::Key && lengths_.keys != shape[d]) {
-      Shape sizes = builder_.spec(value).shape;
-      sizes[d] = lengths_.keys;
-      value = builder_.add(OpKind::Slice, {value},
-                           {{Attr::Starts, Ints(sizes.size(), 0)},
-                            {Attr::Sizes, std::move(sizes)},
-                            {Attr::Steps, Ints(factors.size(), 1)}});
-    }
+    if (factors[d].digit != Digit::Key || lengths_.keys == analysis_.length) continue;
+    Shape sizes = builder_.spec(value).shape;
+    sizes[d] = lengths_.keys;
+    value = builder_.add(OpKind::Slice, {value},
+                         {{Attr::Starts, Ints(sizes.size(), 0)},
+                          {Attr::Sizes, std::move(sizes)},
+                          {Attr::Steps, Ints(factors.size(), 1)}});
   }
   return reshape(value, axes.shape(lengths_));
 }

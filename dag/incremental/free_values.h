@@ -35,6 +35,10 @@ class FreeValues {
   ValueId transposed(const Op& op, const Axes& axes, int depth);
   ValueId expanded(const Op& op, const Axes& axes, int depth);
   ValueId gathered(const Op& op, const Axes& axes, int depth);
+  ValueId sliced(const Op& op, const Axes& axes, int depth);
+  ValueId concatenated(const Op& op, const Axes& axes, int depth);
+  ValueId multiplied(const Op& op, const Axes& axes, int depth);
+  ValueId gather_rows(ValueId value, int64_t axis, int64_t first);
   ValueId taken(ValueId value, const Axes& axes);
   ValueId reshape(ValueId value, Shape shape);
   Axes against(ValueId operand, const Axes& axes) const;
