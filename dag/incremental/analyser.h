@@ -14,8 +14,8 @@ namespace weft::dag::incremental {
 // What a free value holds. Of two positions: where the key comes after the row.
 struct Range {
   double low = 0, high = 0;
-  // Of each row the largest (least) number at the keys up to it: the least (largest) of those, without rows that
-  // see nothing but -inf (+inf).
+  // Of each row the largest (least) number at the keys up to it: the least (largest) of those, without rows
+  // that see nothing but -inf (+inf).
   double least_seen = 0, largest_seen = 0;
 };
 
@@ -56,8 +56,8 @@ class Rule {
   std::vector<Operand>& operands() { return operands_; }
   OpId pairs_by() const;
 
-  // The op might do if operand i's keys were its rows, and its rows its keys: the product that made it is to be
-  // turned. Of several the first that is not turned yet.
+  // The op might do if operand i's keys were its rows, and its rows its keys: the product that made it is to
+  // be turned. Of several the first that is not turned yet.
   void ask_to_turn(size_t i) {
     if (has(i) && in(i).is_pair()) turns_.push_back(in(i).pairs_by);
   }
@@ -74,7 +74,8 @@ class Rule {
 };
 
 Status elementwise_rule(Rule& rule);
-Status product_rule(Rule& rule, bool turned);  // turned: the left operand makes the keys, the right one the rows
+// `turned`: the left operand makes the keys, the right one the rows.
+Status product_rule(Rule& rule, bool turned);
 Status softmax_rule(Rule& rule);
 Status reduction_rule(Rule& rule);
 Status along_axis_rule(Rule& rule);      // ArgMax, TopK, CumSum

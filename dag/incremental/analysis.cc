@@ -147,10 +147,11 @@ bool all_free(const Analysis& analysis, const Op& op) {
                      [&](ValueId v) { return !v.valid() || analysis.values[v.index].free; });
 }
 
-// From op `first` on, what comes before it being known. The op whose product is to be turned, where that alone
-// is wrong.
-Result<OpId> analyse_from(uint32_t first, Analysis& analysis, ValueId tokens, const std::set<uint32_t>& turned,
-                          const Fold& fold, std::map<std::string, Range>& ranges) {
+// From op `first` on, what comes before it being known. The result is the product that is to be turned, where
+// that alone is wrong.
+Result<OpId> analyse_from(uint32_t first, Analysis& analysis, ValueId tokens,
+                          const std::set<uint32_t>& turned, const Fold& fold,
+                          std::map<std::string, Range>& ranges) {
   const Graph& graph = *analysis.graph;
   for (uint32_t i = first; i < graph.ops().size(); ++i) {
     const Op& op = graph.ops()[i];

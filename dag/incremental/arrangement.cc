@@ -20,10 +20,12 @@ Arrangement::Arrangement(const Shape& shape) : dims_(shape.size()) {
 }
 
 bool Arrangement::repeats_in_last(size_t most) const {
-  return std::any_of(dims_.end() - static_cast<std::ptrdiff_t>(std::min(most, dims_.size())), dims_.end(), repeats);
+  return std::any_of(dims_.end() - static_cast<std::ptrdiff_t>(std::min(most, dims_.size())), dims_.end(),
+                     repeats);
 }
 bool Arrangement::repeats_before_last(size_t most) const {
-  return std::any_of(dims_.begin(), dims_.end() - static_cast<std::ptrdiff_t>(std::min(most, dims_.size())), repeats);
+  return std::any_of(dims_.begin(), dims_.end() - static_cast<std::ptrdiff_t>(std::min(most, dims_.size())),
+                     repeats);
 }
 
 std::vector<Arrangement::Span> Arrangement::spans() const {
@@ -78,7 +80,8 @@ ValueId Arrangement::make(GraphBuilder& builder, ValueId source) const {
   const std::vector<Span> all = spans();
   std::vector<size_t> by_stride(all.size());
   std::iota(by_stride.begin(), by_stride.end(), size_t{0});
-  std::sort(by_stride.begin(), by_stride.end(), [&](size_t a, size_t b) { return all[a].stride > all[b].stride; });
+  std::sort(by_stride.begin(), by_stride.end(),
+            [&](size_t a, size_t b) { return all[a].stride > all[b].stride; });
   Shape apart;
   Ints perm(all.size());
   for (size_t i = 0; i < by_stride.size(); ++i) {

@@ -1,5 +1,6 @@
-// Internal to dag/incremental: where the elements of a value lie that is only moved, and perhaps repeated, from
-// another one. A dim is a product of spans, the outermost first, each with its stride in the source. Pure.
+// Internal to dag/incremental: where the elements of a value lie that is only moved, and perhaps repeated,
+// from another one. A dim is a product of spans, the outermost first, each with its stride in the source.
+// Pure.
 #pragma once
 
 #include <vector>

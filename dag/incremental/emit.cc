@@ -205,8 +205,9 @@ class PartEmitter {
           break;
       }
     }
-    const auto outputs = falls_in_a_line(op) ? doubled(op, inputs[0])
-                                             : builder_.add_all(op.kind, std::move(inputs), attributes(op), op.name);
+    const auto outputs = falls_in_a_line(op)
+                             ? doubled(op, inputs[0])
+                             : builder_.add_all(op.kind, std::move(inputs), attributes(op), op.name);
     for (size_t i = 0; i < outputs.size(); ++i) {
       rows_[op.outputs[i]] = outputs[i];
       builder_.set_name(outputs[i], graph_.value(op.outputs[i]).name);

@@ -44,7 +44,8 @@ Result<Tensor> Folder::leaf(const Op& op) const {
   if (op.kind == OpKind::Constant) return graph_.constant(op);
   const std::string& name = op.attributes.get_string(Attr::Name);
   if (options_.weights != nullptr)
-    if (const auto weight = options_.weights->find(name); weight != options_.weights->end()) return weight->second;
+    if (const auto weight = options_.weights->find(name); weight != options_.weights->end())
+      return weight->second;
   return fail(ErrorCode::Unsupported,
               "a mask hangs on '" + name.substr(0, 128) + "', of which no value is known");
 }

@@ -174,8 +174,8 @@ ValueId FreeValues::sliced(const Op& op, const Axes& axes, int depth) {
     starts[d] = 0;
   }
   if (builder_.spec(value).shape == sizes) return value;
-  return builder_.add(OpKind::Slice, {value}, {{Attr::Starts, starts}, {Attr::Sizes, sizes}, {Attr::Steps, steps}},
-                      op.name);
+  return builder_.add(OpKind::Slice, {value},
+                      {{Attr::Starts, starts}, {Attr::Sizes, sizes}, {Attr::Steps, steps}}, op.name);
 }
 
 ValueId FreeValues::concatenated(const Op& op, const Axes& axes, int depth) {

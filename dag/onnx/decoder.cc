@@ -20,7 +20,9 @@ std::optional<int64_t> number_of(const std::string& dim) {
   return number;
 }
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 bool is_past(const Port& port) { return port.name.starts_with("past"); }
 bool is_present(const Port& port) { return port.name.starts_with("present"); }
 bool is_integer(const Port& port) { return port.dtype == "i64" || port.dtype == "i32"; }
@@ -41,7 +43,8 @@ std::optional<Meaning> meaning_of(const Port& port) {
   if (name == "token_type_ids") return Meaning::Zeros;
   if (name == "position_ids" || name == "cache_position") return Meaning::Positions;
   if (name == "use_cache_branch") return Meaning::False;
-  if (is_integer(port) && (!port.has_shape || port.dims.size() == 1 || port.dims.size() == 2)) return Meaning::Tokens;
+  if (is_integer(port) && (!port.has_shape || port.dims.size() == 1 || port.dims.size() == 2))
+    return Meaning::Tokens;
   return std::nullopt;
 }
 
@@ -71,10 +74,11 @@ class PortFinder {
     if (found.size() > 1)
       std::erase_if(found, [](const Port* port) { return last_name(*port) != "input_ids"; });
     if (found.size() != 1)
-      return fail(ErrorCode::Unsupported,
-                  "this is no language model: " +
-                      std::string(found.empty() ? "no integer input [batch, sequence] holds tokens"
-                                                : "several inputs could hold the tokens, and none is input_ids"));
+      return fail(
+          ErrorCode::Unsupported,
+          "this is no language model: " +
+              std::string(found.empty() ? "no integer input [batch, sequence] holds tokens"
+                                        : "several inputs could hold the tokens, and none is input_ids"));
     tokens_ = found.front();
     ports_.tokens = tokens_->name;
     return {};
@@ -84,7 +88,8 @@ class PortFinder {
     std::optional<int64_t> fixed;
     if (tokens_->has_shape) fixed = number_of(tokens_->dims.back());
     if (tokens_->has_shape && tokens_->dims.size() == 2 && number_of(tokens_->dims[0]).value_or(1) != 1)
-      return refuse("input", tokens_->name, "is for a batch of " + tokens_->dims[0] + "; export it for one, or any");
+      return refuse("input", tokens_->name,
+                    "is for a batch of " + tokens_->dims[0] + "; export it for one, or any");
     if (!fixed && !wanted_)
       return fail(ErrorCode::InvalidArgument, "the model takes sequences of any length: say the longest one");
     if (fixed && wanted_ && *fixed != *wanted_)
@@ -92,7 +97,8 @@ class PortFinder {
                                                   " positions, not for " + std::to_string(*wanted_));
     ports_.length = fixed ? *fixed : *wanted_;
     if (ports_.length < 1)
-      return fail(ErrorCode::InvalidArgument, "a sequence of " + std::to_string(ports_.length) + " positions");
+      return fail(ErrorCode::InvalidArgument,
+                  "a sequence of " + std::to_string(ports_.length) + " positions");
     const bool is_flat = tokens_->has_shape && tokens_->dims.size() == 1;
     ports_.input_shapes[tokens_->name] = is_flat ? Shape{ports_.length} : Shape{1, ports_.length};
     return {};
@@ -101,8 +107,9 @@ class PortFinder {
   Status bind(const Port& port) {
     const auto meaning = meaning_of(port);
     if (!meaning || *meaning == Meaning::Tokens)
-      return refuse("input", port.name, "is neither tokens nor known by its name: export the model with input_ids, "
-                                        "attention_mask and position_ids alone");
+      return refuse("input", port.name,
+                    "is neither tokens nor known by its name: export the model with input_ids, "
+                    "attention_mask and position_ids alone");
     const auto dtype = dag::parse_dtype(port.dtype);
     if (!dtype) return refuse("input", port.name, "is a " + port.dtype);
     WEFT_TRY(Shape shape, shape_of(port, *meaning));
@@ -117,7 +124,8 @@ class PortFinder {
     std::vector<int64_t> values(static_cast<size_t>(spec.element_count()), 1);
     for (size_t i = 0; meaning == Meaning::Positions && i < values.size(); ++i)
       values[i] = static_cast<int64_t>(i) % ports_.length;
-    if (dag::is_float(spec.dtype)) return dag::from_doubles(spec, {std::vector<double>(values.begin(), values.end())});
+    if (dag::is_float(spec.dtype))
+      return dag::from_doubles(spec, {std::vector<double>(values.begin(), values.end())});
     return dag::from_int64s(spec, values);
   }
 
@@ -126,15 +134,18 @@ class PortFinder {
     if (meaning == Meaning::False || is_past(port)) return Shape(port.dims.size(), 1);
     const size_t rank = port.has_shape ? port.dims.size() : 2;
     if (rank > 2 && meaning == Meaning::Ones)
-      return refuse("input", port.name, "has " + std::to_string(rank) + " dims: a mask for each pair of positions "
-                                        "is to be made inside the model");
+      return refuse("input", port.name,
+                    "has " + std::to_string(rank) +
+                        " dims: a mask for each pair of positions "
+                        "is to be made inside the model");
     Shape shape(rank, 1);
     for (size_t d = 0; d + 1 < rank; ++d) shape[d] = number_of(port.dims[d]).value_or(1);
     if (rank > 0) shape.back() = ports_.length;
     const auto last = rank == 0 || !port.has_shape ? std::nullopt : number_of(port.dims.back());
     if (last && *last != ports_.length)
-      return refuse("input", port.name, "is for " + std::to_string(*last) + " positions, and the tokens are " +
-                                            std::to_string(ports_.length));
+      return refuse("input", port.name,
+                    "is for " + std::to_string(*last) + " positions, and the tokens are " +
+                        std::to_string(ports_.length));
     return shape;
   }
 
@@ -154,8 +165,9 @@ class PortFinder {
       shape[found[0]] = 0;
       return shape;
     }
-    return refuse("input", port.name, open.empty() ? "holds a past of a fixed length: export the model for any"
-                                                   : "has several dims of unknown size: which is the past's length?");
+    return refuse("input", port.name,
+                  open.empty() ? "holds a past of a fixed length: export the model for any"
+                               : "has several dims of unknown size: which is the past's length?");
   }
   bool is_batch(const std::string& symbol, size_t d) const {
     if (contains(symbol, "past")) return false;

@@ -1,5 +1,5 @@
-// Causal language models as exporters write them: which input is the tokens, which output the logits, and what
-// the other inputs are where a whole sequence is computed at once. Files that bring a cache of their own
+// Causal language models as exporters write them: which input is the tokens, which output the logits, and
+// what the other inputs are where a whole sequence is computed at once. Files that bring a cache of their own
 // (past_key_values.* to present.*) are imported without it: the past has length zero.
 #pragma once
 
@@ -25,12 +25,12 @@ struct DecoderPorts {
 };
 
 // `length`: of the sequence, where the file leaves it open. By name are known: attention_mask (ones),
-// position_ids and cache_position (0, 1, ..), token_type_ids (zeros), use_cache_branch (false), past* (nothing).
-// The one integer input that is left is the tokens; input_ids where there are several.
+// position_ids and cache_position (0, 1, ..), token_type_ids (zeros), use_cache_branch (false), past*
+// (nothing). The one integer input that is left is the tokens; input_ids where there are several.
 //
 // Errors: InvalidArgument where the file leaves the length open and nobody says it, or fixes another one;
-// Unsupported, naming the port, for inputs of another meaning, for a batch that is not 1, for a past of a fixed
-// length, and where no input is tokens or no output logits.
+// Unsupported, naming the port, for inputs of another meaning, for a batch that is not 1, for a past of a
+// fixed length, and where no input is tokens or no output logits.
 Result<DecoderPorts> find_decoder(const OnnxModel& model, std::optional<int64_t> length);
 
 // The options that import the model as a graph of the whole sequence, in inference.

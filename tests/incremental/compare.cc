@@ -40,7 +40,8 @@ struct Text {
 
 class Comparison {
  public:
-  Comparison(Decoder& cached, Decoder& window, uint64_t seed) : cached_(cached), window_(window), rng_(seed, 1) {}
+  Comparison(Decoder& cached, Decoder& window, uint64_t seed)
+      : cached_(cached), window_(window), rng_(seed, 1) {}
 
   Text new_text() {
     Text text{draw_tokens(rng_, cached_.context(), cached_.vocabulary()), {}};
@@ -74,7 +75,8 @@ class Comparison {
         Sequence& sequence = *sequences[i];
         if (rng_.below(4) == 0) continue;
         if (rng_.below(8) == 0 || sequence.length() == cached_.context())
-          cached_.cut(sequence, static_cast<int64_t>(rng_.below(static_cast<uint64_t>(sequence.length()) + 1)));
+          cached_.cut(sequence,
+                      static_cast<int64_t>(rng_.below(static_cast<uint64_t>(sequence.length()) + 1)));
         const int64_t left = cached_.context() - sequence.length();
         if (left == 0) continue;
         const int64_t most = rng_.below(2) == 0 ? 1 : std::min<int64_t>(left, 16);
@@ -128,8 +130,8 @@ class Comparison {
     for (const Step& step : steps) {
       from.push_back(step.sequence->length());
       pieces.push_back({step.sequence,
-                        std::span(step.text.tokens).subspan(static_cast<size_t>(from.back()),
-                                                            static_cast<size_t>(step.count)),
+                        std::span(step.text.tokens)
+                            .subspan(static_cast<size_t>(from.back()), static_cast<size_t>(step.count)),
                         step.logits});
     }
     const auto logits = cached_.pass(pieces);
@@ -140,7 +142,8 @@ class Comparison {
         expect_row(*logits, row++, steps[i].text, from[i] + k, when);
     EXPECT_EQ(row, logits->shape()[0]);
   }
-  void expect_row(const Tensor& logits, int64_t row, const Text& text, int64_t position, const std::string& when) {
+  void expect_row(const Tensor& logits, int64_t row, const Text& text, int64_t position,
+                  const std::string& when) {
     const auto width = static_cast<size_t>(cached_.vocabulary());
     const auto made = logits.as<float>().subspan(static_cast<size_t>(row) * width, width);
     const auto wanted = text.logits.as<float>().subspan(static_cast<size_t>(position) * width, width);

@@ -1,5 +1,5 @@
-// Language models in files: as PyTorch exports them, with a cache of their own and without, and with the fused
-// operators that optimisers put in.
+// Language models in files: as PyTorch exports them, with a cache of their own and without, and with the
+// fused operators that optimisers put in.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,8 @@ Result<Imported> import(const onnx::OnnxModel& file, std::optional<int64_t> leng
   const onnx::ImportOptions options = onnx::import_options(ports, peer::evaluate_reference);
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(file, options, dag::op_table()));
   WEFT_TRY(dag::Graph graph, dag::canonicalise(imported.graph, dag::op_table()));
-  Model model{std::make_shared<const dag::Graph>(std::move(graph)), std::move(imported.weights), ports.tokens};
+  Model model{std::make_shared<const dag::Graph>(std::move(graph)), std::move(imported.weights),
+              ports.tokens};
   return Imported{std::move(ports), std::move(model)};
 }
 
@@ -58,7 +59,8 @@ TEST_P(Exports, MakeTheLogitsOfPyTorch) {
   EXPECT_EQ(made->ports.has_past, has_past());
   EXPECT_EQ(made->model.graph->outputs().size(), 1u);
   const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false}).value();
-  const auto window = serve::make_window_decoder(*made->model.graph, made->model.weights, "input_ids", {}, std::make_shared<peer::State>(*backend));
+  const auto window =
+      serve::make_window_decoder(*made->model.graph, made->model.weights, "input_ids", {}, std::make_shared<peer::State>(*backend));
   ASSERT_TRUE(window) << window.error().message;
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < kLength; ++i) tokens.push_back((7 * i + 3) % kVocabulary);
@@ -81,7 +83,8 @@ TEST_P(Exports, HaveTheBitsOfTheWindow) {
   expect_equal_bits(made->model, *backend, 21, {.sequences = 4, .passes = 20});
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Exports, ::testing::Values("gpt2", "gpt2_with_past", "llama", "llama_with_past"),
+INSTANTIATE_TEST_SUITE_P(All, Exports,
+                         ::testing::Values("gpt2", "gpt2_with_past", "llama", "llama_with_past"),
                          [](const auto& test) { return test.param; });
 
 // ---- fused operators ----
@@ -101,7 +104,8 @@ void random_weight(ModelMaker& maker, const std::string& name, const std::vector
   Rng rng(name.size() + static_cast<uint64_t>(dims[0]), 3);
   std::vector<float> values(tensor.raw_data().size() / sizeof(float));
   for (float& value : values) value = static_cast<float>(0.3 * rng.normal());
-  tensor.set_raw_data(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+  tensor.set_raw_data(
+      std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
 }
 void project(ModelMaker& maker, const std::string& result, int64_t columns) {
   random_weight(maker, "w_" + result, {kWidth, columns});
@@ -126,7 +130,8 @@ void add_angles(ModelMaker& maker) {
       const double angle = static_cast<double>(i / 2) * (i % 2 == 0 ? 1 : 0.1);
       values.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
     }
-    table.set_raw_data(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+    table.set_raw_data(
+        std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
   }
 }
 
@@ -169,8 +174,9 @@ std::vector<Operator> operators() {
        [](ModelMaker& m) {
          project_all(m, kGroups);
          add_angles(m);
-         pb::NodeProto& node = microsoft(
-             m, "GroupQueryAttention", {"q", "key", "values", "", "", "lengths", "total", "cosines", "sines"}, {"y"});
+         pb::NodeProto& node =
+             microsoft(m, "GroupQueryAttention",
+                       {"q", "key", "values", "", "", "lengths", "total", "cosines", "sines"}, {"y"});
          attribute(node, "num_heads", kHeads), attribute(node, "kv_num_heads", kGroups);
          attribute(node, "do_rotary", int64_t{1});
          for (const std::string name : {"lengths", "total"}) {

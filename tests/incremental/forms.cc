@@ -94,8 +94,9 @@ class Writer {
   V experts(V x) {
     const V flat = net_.reshape(x, {f_.length, f_.width});
     const V gates = net_.softmax(net_.linear(flat, 4), -1);
-    const auto best = net_.ops(
-        OpKind::TopK, {gates}, {{Attr::Axis, int64_t{1}}, {Attr::Count, int64_t{2}}, {Attr::Largest, int64_t{1}}});
+    const auto best =
+        net_.ops(OpKind::TopK, {gates},
+                 {{Attr::Axis, int64_t{1}}, {Attr::Count, int64_t{2}}, {Attr::Largest, int64_t{1}}});
     const V least = net_.reduce(OpKind::ReduceMin, best[0], 1);
     const V open = net_.where(net_.op(OpKind::GreaterEqual, {gates, least}), gates, net_.number(0));
     const V inner = net_.op(OpKind::Relu, {net_.matmul(flat, net_.weight({4, f_.width, 8}))});
@@ -124,7 +125,8 @@ class Writer {
     return net_.transpose(net_.reshape(x, with_prefix({f_.length, count, size_})), exchange_heads());
   }
   V project(V x, int64_t count) {
-    if (f_.layout != Layout::Rows || count != f_.head_count) return to_heads(net_.linear(x, count * size_), count);
+    if (f_.layout != Layout::Rows || count != f_.head_count)
+      return to_heads(net_.linear(x, count * size_), count);
     const V rows = net_.reshape(x, {f_.length * count, size_});
     return to_heads(net_.matmul(rows, net_.weight({size_, size_})), count);
   }
@@ -152,7 +154,8 @@ class Writer {
     if (f_.hands_scores && handed_.valid()) found = net_.add(found, handed_);
     handed_ = found;
     const V weights = weigh(mask(found));
-    const V mixed = is_turned() ? net_.matmul(weights, own.values, true, false) : net_.matmul(weights, own.values);
+    const V mixed =
+        is_turned() ? net_.matmul(weights, own.values, true, false) : net_.matmul(weights, own.values);
     return net_.linear(net_.reshape(net_.transpose(mixed, exchange_heads()), net_.shape(x)), f_.width);
   }
 
@@ -177,7 +180,8 @@ class Writer {
       return net_.matmul(net_.mul(queries, half), net_.mul(net_.swap_last(keys), half));
     }
     if (is_turned()) return net_.mul(net_.matmul(keys, queries, false, true), scale);
-    return net_.div(net_.matmul(queries, keys, false, true), net_.number(std::sqrt(static_cast<double>(size_))));
+    return net_.div(net_.matmul(queries, keys, false, true),
+                    net_.number(std::sqrt(static_cast<double>(size_))));
   }
 
   V distances() {
@@ -185,7 +189,8 @@ class Writer {
   }
   V add_bias(V scores) {
     if (f_.positions == Positions::Alibi) {
-      const V slopes = net_.constant({f_.head_count, 1, 1}, [](int64_t h) { return std::pow(0.5, double(h)); });
+      const V slopes =
+          net_.constant({f_.head_count, 1, 1}, [](int64_t h) { return std::pow(0.5, double(h)); });
       return net_.add(scores, net_.mul(distances(), slopes));
     }
     if (f_.positions != Positions::Relative) return scores;
@@ -285,7 +290,8 @@ class Writer {
   }
   V looked_up(double (*f)(double)) {
     const int64_t half = size_ / 2, rows = f_.length + 8;
-    const V table = net_.constant({rows, size_}, [&](int64_t i) { return f(angle(i / size_, i % size_ % half)); });
+    const V table =
+        net_.constant({rows, size_}, [&](int64_t i) { return f(angle(i / size_, i % size_ % half)); });
     const V places = net_.reshape(range(false), {1, f_.length});
     return net_.reshape(net_.gather(table, places), {1, 1, f_.length, size_});
   }
@@ -296,7 +302,8 @@ class Writer {
       case Positions::Gathered: {
         const V cosines = looked_up(std::cos), sines = looked_up(std::sin);
         if (has_prefix()) return by_halves(x, cosines, sines);
-        return by_halves(x, net_.reshape(cosines, {f_.length, size_}), net_.reshape(sines, {f_.length, size_}));
+        return by_halves(x, net_.reshape(cosines, {f_.length, size_}),
+                         net_.reshape(sines, {f_.length, size_}));
       }
       case Positions::Computed:
         return by_halves(x, computed(OpKind::Cos), computed(OpKind::Sin));
@@ -341,7 +348,9 @@ Model make_model(const Form& form) { return Writer(form).run(); }
 
 Form random_form(uint64_t seed) {
   Rng rng(seed, 7);
-  const auto any = [&](auto count) { return static_cast<decltype(count)>(rng.below(static_cast<uint64_t>(count))); };
+  const auto any = [&](auto count) {
+    return static_cast<decltype(count)>(rng.below(static_cast<uint64_t>(count)));
+  };
   Form form{.name = "seed " + std::to_string(seed)};
   form.mask = any(Mask::Count);
   form.positions = any(Positions::Count);
@@ -374,7 +383,8 @@ std::string to_string(const Form& form) {
   put("weighting", form.weighting), put("layout", form.layout), put("norm", form.norm), put("mlp", form.mlp);
   put("length", form.length), put("width", form.width), put("head_count", form.head_count);
   put("layers", form.layers), put("window", form.window), put("batch", form.batch), put("tied", form.tied);
-  put("parallel", form.parallel), put("shares_keys", form.shares_keys), put("hands_scores", form.hands_scores);
+  put("parallel", form.parallel), put("shares_keys", form.shares_keys),
+      put("hands_scores", form.hands_scores);
   return text;
 }
 

@@ -61,9 +61,9 @@ struct Form {
   int64_t window = 0;  // positions that a row sees; 0: all before it
   bool batch = true;
   bool tied = false;
-  bool parallel = false;     // attention and MLP beside each other
-  bool shares_keys = false;  // later layers look at the first layer's keys and values
-  bool hands_scores = false; // of a layer, to be added to those of the next
+  bool parallel = false;      // attention and MLP beside each other
+  bool shares_keys = false;   // later layers look at the first layer's keys and values
+  bool hands_scores = false;  // of a layer, to be added to those of the next
   bool attends = true;
   uint64_t seed = 1;
 };

@@ -18,7 +18,8 @@ constexpr int kDeep = 100'000;
 Model with_mask(Net& net, const std::function<V(V mask)>& chain) {
   const V x = net.gather(net.weight({11, 8}), net.tokens());
   const V scores = net.matmul(net.linear(x, 8), net.linear(x, 8), false, true);
-  const V causal = net.table(DType::F32, false, [](int64_t row, int64_t key) { return key <= row ? 0 : -1e9; });
+  const V causal =
+      net.table(DType::F32, false, [](int64_t row, int64_t key) { return key <= row ? 0 : -1e9; });
   const V weights = net.softmax(net.add(scores, chain(causal)), -1);
   return net.finish(net.linear(net.matmul(weights, x), 11));
 }
@@ -117,8 +118,9 @@ TEST(Hostile, LongSequence) {
   constexpr int64_t kLong = 1 << 20;
   Net net(kLong, true, 1);
   const V x = net.gather(net.weight({11, 2}), net.tokens());
-  const V rows = net.op(OpKind::CumSum, {net.expand(net.constant(dag::make_scalar(DType::I64, 1)), {kLong, 1})},
-                        {{dag::Attr::Axis, int64_t{0}}});
+  const V rows =
+      net.op(OpKind::CumSum, {net.expand(net.constant(dag::make_scalar(DType::I64, 1)), {kLong, 1})},
+             {{dag::Attr::Axis, int64_t{0}}});
   const V causal = net.op(OpKind::LessEqual, {net.reshape(rows, {1, kLong}), rows});
   const V scores = net.where(causal, net.matmul(x, x, false, true), net.number(-1e9));
   const auto made = derive(net.finish(net.linear(net.matmul(net.softmax(scores, -1), x), 11)));

@@ -34,7 +34,8 @@ V Net::constant(Shape shape, const std::function<double(int64_t)>& element) {
 
 V Net::weight(Shape shape, double deviation, double mean) {
   Tensor tensor({DType::F32, std::move(shape)});
-  for (float& value : tensor.mutable_as<float>()) value = static_cast<float>(mean + deviation * rng_.normal());
+  for (float& value : tensor.mutable_as<float>())
+    value = static_cast<float>(mean + deviation * rng_.normal());
   const std::string name = this->name();
   weights_[name] = tensor;
   return builder_.initializer(name, tensor.spec(), dag::InitializerRole::Parameter);
@@ -85,7 +86,8 @@ V Net::softmax(V x, int64_t axis) {
   return op(OpKind::Softmax, {x}, {{Attr::Axis, axis < 0 ? axis + rank(x) : axis}});
 }
 V Net::reduce(OpKind kind, V x, int64_t axis, bool keeps) {
-  return op(kind, {x}, {{Attr::Axes, Ints{axis < 0 ? axis + rank(x) : axis}}, {Attr::KeepDims, int64_t{keeps}}});
+  return op(kind, {x},
+            {{Attr::Axes, Ints{axis < 0 ? axis + rank(x) : axis}}, {Attr::KeepDims, int64_t{keeps}}});
 }
 V Net::cast(V x, DType dtype) { return op(OpKind::Cast, {x}, {{Attr::DType, static_cast<int64_t>(dtype)}}); }
 

@@ -22,8 +22,8 @@ int64_t largest_made(const dag::Graph& graph) {
   return most;
 }
 int count(const dag::Graph& graph, OpKind kind) {
-  return static_cast<int>(
-      std::count_if(graph.ops().begin(), graph.ops().end(), [&](const dag::Op& op) { return op.kind == kind; }));
+  return static_cast<int>(std::count_if(graph.ops().begin(), graph.ops().end(),
+                                        [&](const dag::Op& op) { return op.kind == kind; }));
 }
 
 std::vector<Form> forms() {
@@ -50,7 +50,8 @@ TEST(Parts, MakeNothingOfAllPositionsForAToken) {
     for (size_t part = 0; part < (*made)->row_parts(); ++part)
       EXPECT_LE(largest_made((*made)->rows(part, 1)), 4 * form.width) << "row part " << part;
     for (size_t part = 0; part < (*made)->attending_parts(); ++part)
-      EXPECT_LE(largest_made((*made)->attending(part, 1, kCapacity)), 4 * kLength) << "attending part " << part;
+      EXPECT_LE(largest_made((*made)->attending(part, 1, kCapacity)), 4 * kLength)
+          << "attending part " << part;
   }
 }
 

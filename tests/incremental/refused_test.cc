@@ -20,7 +20,7 @@ constexpr int64_t kLength = 24, kWidth = 8;
 
 struct Refusal {
   std::string name;
-  std::string op, reason;  // words of the error
+  std::string op, reason;                // words of the error
   std::function<V(Net& net, V x)> make;  // logits of x [1, length, width]
 };
 void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
@@ -33,7 +33,9 @@ V mask(Net& net, double seen, double hidden, const std::function<bool(int64_t ro
 bool is_causal(int64_t row, int64_t key) { return key <= row; }
 
 V scores(Net& net, V x) { return net.matmul(net.linear(x, kWidth), net.linear(x, kWidth), false, true); }
-V attend(Net& net, V x, V masked) { return net.add(x, net.matmul(net.softmax(masked, -1), net.linear(x, kWidth))); }
+V attend(Net& net, V x, V masked) {
+  return net.add(x, net.matmul(net.softmax(masked, -1), net.linear(x, kWidth)));
+}
 V attend_with(Net& net, V x, double hidden, const std::function<bool(int64_t, int64_t)>& sees) {
   return attend(net, x, net.add(scores(net, x), mask(net, 0, hidden, sees)));
 }
@@ -45,16 +47,21 @@ V along(Net& net, V x, const std::function<V(V)>& f) {
 V convolve(Net& net, V x) {
   return along(net, x, [&](V y) {
     return net.op(OpKind::Conv, {y, net.weight({kWidth, kWidth, 3})},
-                  {{Attr::Strides, Ints{1}}, {Attr::Dilations, Ints{1}}, {Attr::Pads, Ints{2, 0}}, {Attr::Groups, int64_t{1}}});
+                  {{Attr::Strides, Ints{1}},
+                   {Attr::Dilations, Ints{1}},
+                   {Attr::Pads, Ints{2, 0}},
+                   {Attr::Groups, int64_t{1}}});
   });
 }
 V lstm(Net& net, V x) {
   const V steps = net.transpose(net.linear(x, 4 * kWidth), {1, 0, 2});
-  const V y = net.ops(OpKind::Lstm, {steps, net.weight({4 * kWidth, kWidth})}, {{Attr::Reverse, int64_t{0}}})[0];
+  const V y =
+      net.ops(OpKind::Lstm, {steps, net.weight({4 * kWidth, kWidth})}, {{Attr::Reverse, int64_t{0}}})[0];
   return net.transpose(y, {1, 0, 2});
 }
 V cumulated(Net& net, V x) {
-  return net.op(OpKind::CumSum, {x}, {{Attr::Axis, int64_t{1}}, {Attr::Exclusive, int64_t{0}}, {Attr::Reverse, int64_t{0}}});
+  return net.op(OpKind::CumSum, {x},
+                {{Attr::Axis, int64_t{1}}, {Attr::Exclusive, int64_t{0}}, {Attr::Reverse, int64_t{0}}});
 }
 V linear_attention(Net& net, V x) {
   const V mixture = net.matmul(net.linear(x, kWidth), net.linear(x, kWidth), true, false);
@@ -71,7 +78,8 @@ V shifted(Net& net, V x) {
   return net.concat({later, net.slice(x, 1, 0, 1)}, 1);
 }
 V folded(Net& net, V x) {
-  return net.reshape(net.linear(net.reshape(x, {1, kLength / 2, 2 * kWidth}), 2 * kWidth), {1, kLength, kWidth});
+  return net.reshape(net.linear(net.reshape(x, {1, kLength / 2, 2 * kWidth}), 2 * kWidth),
+                     {1, kLength, kWidth});
 }
 V with_unknown_mask(Net& net, V x) {
   return attend(net, x, net.add(scores(net, x), net.unknown_buffer({DType::F32, {kLength, kLength}})));
@@ -79,7 +87,8 @@ V with_unknown_mask(Net& net, V x) {
 std::vector<Refusal> refusals() {
   const auto nothing_seen = [](int64_t row, int64_t key) { return key < row; };
   return {
-      {"NoMask", "Softmax", "looks at later positions", [](Net& n, V x) { return attend(n, x, scores(n, x)); }},
+      {"NoMask", "Softmax", "looks at later positions",
+       [](Net& n, V x) { return attend(n, x, scores(n, x)); }},
       {"WeakMask", "Softmax", "no mask of -1e4 or less",
        [](Net& n, V x) { return attend_with(n, x, -100, is_causal); }},
       {"MaskThatForgetsOnePair", "Softmax", "looks at later positions",
@@ -94,14 +103,13 @@ std::vector<Refusal> refusals() {
        [=](Net& n, V x) { return attend_with(n, x, -1e9, nothing_seen); }},
       {"RowThatSeesNothingByWhere", "Softmax", "looks at later positions",
        [=](Net& n, V x) {
-         return attend(n, x, n.where(n.cast(mask(n, 1, 0, nothing_seen), DType::Bool), scores(n, x), n.number(-1e9)));
+         return attend(
+             n, x, n.where(n.cast(mask(n, 1, 0, nothing_seen), DType::Bool), scores(n, x), n.number(-1e9)));
        }},
       {"NanInTheMask", "Softmax", "looks at later positions",
        [](Net& n, V x) { return attend_with(n, x, std::numeric_limits<double>::quiet_NaN(), is_causal); }},
       {"MaskAfterSoftmax", "Softmax", "looks at later positions",
-       [](Net& n, V x) {
-         return n.matmul(n.mul(n.softmax(scores(n, x), -1), mask(n, 1, 0, is_causal)), x);
-       }},
+       [](Net& n, V x) { return n.matmul(n.mul(n.softmax(scores(n, x), -1), mask(n, 1, 0, is_causal)), x); }},
       {"ValuesOverRows", "Softmax", "normalises over the positions that are computed",
        [](Net& n, V x) {
          const V weights = n.softmax(n.add(scores(n, x), mask(n, 0, -1e9, is_causal)), -1);
@@ -118,10 +126,12 @@ std::vector<Refusal> refusals() {
        [](Net& n, V x) { return along(n, x, [&](V y) { return n.layer_norm(y); }); }},
       {"Cut", "Slice", "cuts the sequence", shifted},
       {"Reversed", "Slice", "cuts the sequence", reversed},
-      {"LastPosition", "Slice", "cuts the sequence", [](Net& n, V x) { return n.slice(x, 1, kLength - 1, 1); }},
+      {"LastPosition", "Slice", "cuts the sequence",
+       [](Net& n, V x) { return n.slice(x, 1, kLength - 1, 1); }},
       {"Padded", "Pad", "pads the sequence",
        [](Net& n, V x) {
-         return n.op(OpKind::Pad, {x}, {{Attr::Pads, Ints{0, 1, 0, 0, -1, 0}}, {Attr::Mode, std::string("constant")}});
+         return n.op(OpKind::Pad, {x},
+                     {{Attr::Pads, Ints{0, 1, 0, 0, -1, 0}}, {Attr::Mode, std::string("constant")}});
        }},
       {"Folded", "Reshape", "folds the sequence", folded},
       {"LinearAttention", "MatMul", "adds up over the whole sequence", linear_attention},
@@ -163,7 +173,8 @@ Error error_of(const dag::TensorSpec& tokens, const std::string& input, const st
   builder.output("logits", builder.add(OpKind::Cast, {in}, {{Attr::DType, static_cast<int64_t>(DType::F32)}}),
                  dag::OutputRole::Prediction);
   const auto graph = std::make_shared<const dag::Graph>(builder.finish());
-  const auto made = dag::Incremental::derive(graph, dag::op_table(), {.tokens = input, .logits = output, .evaluate = {}});
+  const auto made =
+      dag::Incremental::derive(graph, dag::op_table(), {.tokens = input, .logits = output, .evaluate = {}});
   return made ? Error{ErrorCode::Internal, "it derives"} : made.error();
 }
 
