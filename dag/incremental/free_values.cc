@@ -20,6 +20,12 @@ Dim plain_dim(int64_t size) {
   return dim;
 }
 
+bool is_plain_slice(const Op& op) {
+  if (op.kind != OpKind::Slice) return false;
+  const Ints& steps = op.attributes.get_ints(Attr::Steps);
+  return std::all_of(steps.begin(), steps.end(), [](int64_t step) { return step == 1; });
+}
+
 }  // namespace
 
 bool is_table(const Graph& graph, const Op& op) {
@@ -154,9 +160,15 @@ ValueId FreeValues::gathered(const Op& op, const Axes& axes, int depth) {
 
 // Dims that the op leaves whole are taken at the operand's positions, those that it cuts at its own.
 ValueId FreeValues::sliced(const Op& op, const Axes& axes, int depth) {
-  const Shape& before = graph_.spec(op.inputs[0]).shape;
   Ints starts = op.attributes.get_ints(Attr::Starts), sizes = op.attributes.get_ints(Attr::Sizes);
   const Ints& steps = op.attributes.get_ints(Attr::Steps);
+  // Cuts in a row are one, so that rows are taken before any keys are.
+  ValueId source = op.inputs[0];
+  for (; is_plain_slice(op) && is_plain_slice(graph_.producer(source));
+       source = graph_.producer(source).inputs[0])
+    for (size_t d = 0; d < starts.size(); ++d)
+      starts[d] += graph_.producer(source).attributes.get_ints(Attr::Starts)[d];
+  const Shape& before = graph_.spec(source).shape;
   std::vector<Dim> dims;
   std::vector<size_t> cut_rows;
   for (size_t d = 0; d < before.size(); ++d) {
@@ -168,7 +180,7 @@ ValueId FreeValues::sliced(const Op& op, const Axes& axes, int depth) {
     if (!is_whole && Axes::has(dim, Digit::Row)) cut_rows.push_back(d);
     sizes[d] = Axes(std::vector<Dim>{dim}).shape(lengths_)[0];
   }
-  ValueId value = at(op.inputs[0], Axes(std::move(dims)), depth);
+  ValueId value = at(source, Axes(std::move(dims)), depth);
   for (const size_t d : cut_rows) {
     value = gather_rows(value, static_cast<int64_t>(d), starts[d]);
     starts[d] = 0;

@@ -71,14 +71,13 @@ class PortFinder {
     std::vector<const Port*> found;
     for (const Port& port : inputs_)
       if (meaning_of(port) == Meaning::Tokens) found.push_back(&port);
-    if (found.size() > 1)
-      std::erase_if(found, [](const Port* port) { return last_name(*port) != "input_ids"; });
+    const bool is_open = found.size() > 1;
+    if (is_open) std::erase_if(found, [](const Port* port) { return last_name(*port) != "input_ids"; });
     if (found.size() != 1)
-      return fail(
-          ErrorCode::Unsupported,
-          "this is no language model: " +
-              std::string(found.empty() ? "no integer input [batch, sequence] holds tokens"
-                                        : "several inputs could hold the tokens, and none is input_ids"));
+      return fail(ErrorCode::Unsupported,
+                  std::string("this is no language model: ") +
+                      (is_open ? "several inputs could hold the tokens, and none is input_ids"
+                               : "no integer input [batch, sequence] holds tokens"));
     tokens_ = found.front();
     ports_.tokens = tokens_->name;
     return {};
