@@ -202,6 +202,7 @@ class Writer {
   }
 
   bool is_seen(int64_t row, int64_t key) const {
+    if (f_.leaks && row == 0 && key == f_.length - 1) return true;
     return key <= row && (f_.window == 0 || row - key < f_.window);
   }
   V table(DType dtype, double seen, double hidden) {
@@ -370,6 +371,7 @@ Form random_form(uint64_t seed) {
   form.parallel = rng.below(3) == 0;
   form.shares_keys = rng.below(4) == 0;
   form.hands_scores = rng.below(6) == 0;
+  form.leaks = rng.below(8) == 0 && form.mask != Mask::Comparison;
   form.seed = seed;
   return form;
 }
@@ -384,7 +386,7 @@ std::string to_string(const Form& form) {
   put("length", form.length), put("width", form.width), put("head_count", form.head_count);
   put("layers", form.layers), put("window", form.window), put("batch", form.batch), put("tied", form.tied);
   put("parallel", form.parallel), put("shares_keys", form.shares_keys),
-      put("hands_scores", form.hands_scores);
+      put("hands_scores", form.hands_scores), put("leaks", form.leaks);
   return text;
 }
 

@@ -64,6 +64,7 @@ struct Form {
   bool parallel = false;      // attention and MLP beside each other
   bool shares_keys = false;   // later layers look at the first layer's keys and values
   bool hands_scores = false;  // of a layer, to be added to those of the next
+  bool leaks = false;         // the first row sees the last key; not where ranges are compared
   bool attends = true;
   uint64_t seed = 1;
 };
