@@ -19,6 +19,7 @@ void add_gradcheck(CommandLine program, Command& chosen);
 void add_profile(CommandLine program, Command& chosen);
 void add_generate(CommandLine program, Command& chosen);
 void add_serve(CommandLine program, Command& chosen);
+void add_chat(CommandLine program, Command& chosen);
 void add_predict(CommandLine program, Command& chosen);
 void add_ops(CommandLine program, Command& chosen);
 void add_plan(CommandLine program, Command& chosen);

@@ -1,12 +1,15 @@
-// weft generate: text from a language model, one token after another, as it comes.
+// weft generate: text from a language model, one token after another, as it comes: from a file on this machine,
+// or from a service.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/api_client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/say.h"
+#include "cli/signals.h"
 #include "serve/engine.h"
 #include "serve/service/load.h"
 #include "text/detokenizer.h"
@@ -16,6 +19,7 @@ namespace {
 
 struct GenerateOptions {
   serve::LoadOptions load;
+  ApiClientOptions client;
   std::string model, tokenizer, prompt = "\n";
   int64_t length = 400, context = 0;
   serve::SamplingOptions sampling{.temperature = 0.8};
@@ -84,7 +88,7 @@ class Printer {
   bool ended_ = false;
 };
 
-Result<int> run_generate(GenerateOptions options) {
+Result<int> generate_from_file(GenerateOptions options) {
   options.load.model = options.model;
   options.load.tokenizer = options.tokenizer;
   options.load.context = options.context;
@@ -103,12 +107,54 @@ Result<int> run_generate(GenerateOptions options) {
   return Printer(options, model).run(prompt);
 }
 
+web::GenerateRequest request_of(const GenerateOptions& options, std::string model) {
+  const serve::SamplingOptions& sampling = options.sampling;
+  return {.kind = web::ApiKind::Completion,
+          .model = std::move(model),
+          .prompt = options.prompt,
+          .max_tokens = static_cast<uint32_t>(options.length),
+          .temperature = sampling.temperature,
+          .top_p = sampling.top_p,
+          .top_k = static_cast<uint32_t>(sampling.top_k),
+          .seed = static_cast<int64_t>(sampling.seed)};
+}
+
+Result<int> generate_from_service(const GenerateOptions& options) {
+  if (options.length < 1 || options.length > INT32_MAX)
+    return fail(ErrorCode::InvalidArgument, "--length is between 1 and 2147483647");
+  const SignalsBlocked blocked;
+  net::Loop loop;
+  WEFT_TRY(const auto client, make_client(loop, options.client));
+  WEFT_TRY(const auto watch, SignalWatch::start(loop, [&](int) { client->cancel(); }));
+  WEFT_TRY(std::string model, choose_model(*client, options.client));
+  bool has_begun = false;
+  const auto print = [&](const std::string& piece) {
+    if (!std::exchange(has_begun, true)) say(stdout, "{}", options.prompt);
+    say(stdout, "{}", piece);
+    std::fflush(stdout);
+    if (std::ferror(stdout) != 0) client->cancel();  // whoever reads has gone
+  };
+  const auto end = client->generate(request_of(options, std::move(model)), print);
+  if (end) print("\n");
+  if (!end && has_begun) say(stdout, "\n");
+  if (!end) return fail(end.error());
+  return kExitOk;
+}
+
+Result<int> run_generate(const GenerateOptions& options) {
+  if (options.model.empty() == options.client.url.empty())
+    return fail(ErrorCode::InvalidArgument, "give the model's file, or --url of a service: one of the two");
+  return options.client.url.empty() ? generate_from_file(options) : generate_from_service(options);
+}
+
 }  // namespace
 
 void add_generate(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("generate", "print text that a language model makes");
   auto options = std::make_shared<GenerateOptions>();
-  command.option("model", options->model, "the ONNX file: tokens to logits, causal").required();
+  Option file = command.option("model", options->model, "the ONNX file: tokens to logits, causal");
+  command.option("--url", options->client.url, "a service instead of a file: what weft serve prints").excludes(file);
+  options->client.add_to(command);
   command.option("--prompt", options->prompt, "how the text begins");
   command.option("--length", options->length, "tokens to add").shows_default();
   command.option("--temperature", options->sampling.temperature, "0: always the likeliest token")
@@ -121,8 +167,8 @@ void add_generate(CommandLine program, Command& chosen) {
       .shows_default();
   command.option("--seed", options->sampling.seed, "of the draws: the same seed, the same text").shows_default();
   command.option("--tokenizer", options->tokenizer,
-                 "tokenizer.json; otherwise the one beside the model, or bytes for a model of 256 tokens");
-  command.option("--context", options->context, "positions, where the file leaves them open; 0: 1024")
+                 "of a file: tokenizer.json; otherwise the one beside the model, or bytes for a model of 256 tokens");
+  command.option("--context", options->context, "of a file: positions, where it leaves them open; 0: 1024")
       .shows_default();
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_generate(*options); });

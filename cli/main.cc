@@ -16,7 +16,7 @@ namespace {
 
 // `--help` lists commands by who uses them.
 void group(const weft::cli::CommandLine& line) {
-  line.group("On this machine", {"local", "inspect", "profile", "predict", "generate", "serve", "plan"});
+  line.group("On this machine", {"local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
   line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch"});
   line.group("Offering this machine", {"join", "pause", "service"});
   line.group("Running a broker", {"broker", "token", "peers"});
@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   add_predict(line, chosen);
   add_generate(line, chosen);
   add_serve(line, chosen);
+  add_chat(line, chosen);
   add_plan(line, chosen);
   add_submit(line, chosen);
   add_job_commands(line, chosen);

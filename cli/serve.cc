@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/api_keys.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/quantities.h"
@@ -11,7 +12,6 @@
 #include "cli/signals.h"
 #include "net/loop.h"
 #include "serve/service/load.h"
-#include "storage/files.h"
 #include "web/api.h"
 #include "web/server.h"
 
@@ -36,27 +36,6 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-// One key a line; empty lines and those that begin with # say nothing.
-Result<std::vector<std::string>> read_keys(const std::string& path) {
-  WEFT_TRY(const auto bytes, storage::Files().read(path, 1 << 20));
-  std::vector<std::string> keys;
-  std::string line;
-  const auto take = [&] {
-    while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
-    if (!line.empty() && line.front() != '#') keys.push_back(line);
-    line.clear();
-  };
-  for (const std::byte byte : bytes) {
-    if (static_cast<char>(byte) == '\n')
-      take();
-    else
-      line += static_cast<char>(byte);
-  }
-  take();
-  if (keys.empty()) return fail(ErrorCode::InvalidArgument, path + " has no key: write one a line");
-  return keys;
-}
-
 // Equal times, whatever the guess has right.
 bool is_equal(std::string_view a, std::string_view b) {
   unsigned char differs = a.size() == b.size() ? 0 : 1;
@@ -68,7 +47,7 @@ bool is_equal(std::string_view a, std::string_view b) {
 Result<web::ApiOptions> api_options(const ServeOptions& options) {
   web::ApiOptions api;
   if (options.keys_file.empty()) return api;
-  WEFT_TRY(std::vector<std::string> keys, read_keys(options.keys_file));
+  WEFT_TRY(std::vector<std::string> keys, read_api_keys(options.keys_file));
   api.authorize = [keys = std::move(keys)](std::string_view token, web::Access access) {
     if (access == web::Access::Health) return web::Verdict::Allowed;
     bool known = false;

@@ -24,6 +24,8 @@ struct ApiError {
   uint32_t retry_after = 0;  // seconds; 0: not said
   bool operator==(const ApiError&) const = default;
 };
+// The code of an error that says: prompt, or prompt and max_tokens, are longer than there is room for.
+inline constexpr const char* kContextLengthExceeded = "context_length_exceeded";
 template <typename T>
 using ApiResult = tl::expected<T, ApiError>;
 

@@ -3,6 +3,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 
 #include <algorithm>
 #include <array>
@@ -39,8 +40,11 @@ std::error_code protocol_error() { return std::make_error_code(std::errc::protoc
 
 class TlsTransport final : public net::Transport, net::Transport::Events {
  public:
-  TlsTransport(net::Loop& loop, net::TransportPtr inner) : loop_(loop), inner_(std::move(inner)) {}
-  Status begin(SSL_CTX* context);
+  // `fault`: where it says what ended the connection; nothing: nobody asks.
+  TlsTransport(net::Loop& loop, net::TransportPtr inner, std::shared_ptr<std::string> fault = nullptr)
+      : loop_(loop), inner_(std::move(inner)), fault_(std::move(fault)) {}
+  Status begin_server(SSL_CTX* context);
+  Status begin_client(SSL_CTX* context, const std::string& host);
 
   void set_events(net::Transport::Events* events) override {
     events_ = events;
@@ -49,7 +53,7 @@ class TlsTransport final : public net::Transport, net::Transport::Events {
   Io read(std::span<std::byte> into) override;
   Io write(std::span<const std::byte> from) override;
   void arm_read() override;
-  void arm_write() override { inner_->arm_write(); }
+  void arm_write() override;
   size_t unsent() override { return inner_->unsent(); }
   void set_unsent_max(size_t size) override { inner_->set_unsent_max(size); }
   void shut_write() override;
@@ -61,6 +65,9 @@ class TlsTransport final : public net::Transport, net::Transport::Events {
 
  private:
   friend struct Bio;
+  Status begin(SSL_CTX* context);
+  Io read_record(std::span<std::byte> into);
+  void note_fault();
   void on_readable() override {
     if (events_ != nullptr) events_->on_readable();
   }
@@ -81,11 +88,13 @@ class TlsTransport final : public net::Transport, net::Transport::Events {
 
   net::Loop& loop_;
   net::TransportPtr inner_;
+  const std::shared_ptr<std::string> fault_;
   net::Transport::Events* events_ = nullptr;
   SslPtr ssl_;
   Io input_ = Io::blocked();  // what the inner transport said last
   bool is_read_blocked_by_write_ = false;
-  bool has_more_ = false;  // records wait that no event will tell of
+  bool is_write_waiting_ = false;  // for the end of the handshake, which reads make
+  bool has_more_ = false;          // records wait that no event will tell of
   std::array<std::byte, kHelloHeadSize> first_{};
   size_t first_size_ = 0;
   uint64_t key_updates_ = 0;
@@ -150,11 +159,46 @@ Status TlsTransport::begin(SSL_CTX* context) {
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
   SSL_set_msg_callback_arg(ssl_.get(), this);
+  return {};
+}
+
+Status TlsTransport::begin_server(SSL_CTX* context) {
+  WEFT_TRY_STATUS(begin(context));
   SSL_set_accept_state(ssl_.get());
   return {};
 }
 
+Status TlsTransport::begin_client(SSL_CTX* context, const std::string& host) {
+  WEFT_TRY_STATUS(begin(context));
+  SSL* ssl = ssl_.get();
+  SSL_set_connect_state(ssl);
+  SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  // An address is looked for among the certificate's addresses, and is not sent as a name.
+  const bool is_address = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1;
+  ERR_clear_error();
+  if (is_address || (SSL_set1_host(ssl, host.c_str()) == 1 && SSL_set_tlsext_host_name(ssl, host.c_str()) == 1))
+    return {};
+  return fail(ErrorCode::InvalidArgument, host + " is no name that a certificate could have: " + openssl_error());
+}
+
+void TlsTransport::note_fault() {
+  if (!fault_) return;
+  const long verdict = SSL_get_verify_result(ssl_.get());
+  *fault_ = verdict != X509_V_OK
+                ? std::string("its certificate is not trusted: ") + X509_verify_cert_error_string(verdict)
+                : "TLS failed: " + openssl_error();
+}
+
 Io TlsTransport::read(std::span<std::byte> into) {
+  const Io io = read_record(into);
+  if (is_write_waiting_ && SSL_is_init_finished(ssl_.get()) != 0) {
+    is_write_waiting_ = false;
+    inner_->arm_write();
+  }
+  return io;
+}
+
+Io TlsTransport::read_record(std::span<std::byte> into) {
   has_more_ = false;
   for (int turn = 0; turn < kTurnsPerRead; ++turn) {
     ERR_clear_error();
@@ -172,6 +216,7 @@ Io TlsTransport::read(std::span<std::byte> into) {
       case SSL_ERROR_ZERO_RETURN:
         return Io::end();
       default:
+        if (input_.state != Io::State::End) note_fault();
         ERR_clear_error();
         return input_.state == Io::State::End ? Io::end() : Io::failed(protocol_error());
     }
@@ -189,6 +234,13 @@ Io TlsTransport::write(std::span<const std::byte> from) {
   ERR_clear_error();
   return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? Io::blocked()
                                                                        : Io::failed(protocol_error());
+}
+
+void TlsTransport::arm_write() {
+  if (SSL_is_init_finished(ssl_.get()) == 0)
+    is_write_waiting_ = true;
+  else
+    inner_->arm_write();
 }
 
 void TlsTransport::arm_read() {
@@ -222,13 +274,22 @@ class LoadedContext final : public TlsContext {
   explicit LoadedContext(ContextPtr context) : context_(std::move(context)) {}
   Result<net::TransportPtr> wrap(net::Loop& loop, net::TransportPtr transport) const override {
     auto tls = std::make_unique<TlsTransport>(loop, std::move(transport));
-    WEFT_TRY_STATUS(tls->begin(context_.get()));
+    WEFT_TRY_STATUS(tls->begin_server(context_.get()));
     return net::TransportPtr(std::move(tls));
   }
 
  private:
   const ContextPtr context_;
 };
+
+// What both sides have.
+void set_modes(SSL_CTX* context) {
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_mode(
+      context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
+  SSL_CTX_set_msg_callback(context, Bio::message);
+}
 
 Result<ContextPtr> make_context() {
   ContextPtr context(SSL_CTX_new(TLS_server_method()));
@@ -238,15 +299,38 @@ Result<ContextPtr> make_context() {
     return fail(ErrorCode::Internal, "TLS cannot be set up: " + openssl_error());
   SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                              SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
-  SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(c, 0);
-  SSL_CTX_set_mode(
-      c, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_clear_mode(c, SSL_MODE_AUTO_RETRY);
-  SSL_CTX_set_msg_callback(c, Bio::message);
+  set_modes(c);
   SSL_CTX_set_alpn_select_cb(c, choose_protocol, nullptr);
   // A key with a password is refused; else OpenSSL would ask at the terminal.
   SSL_CTX_set_default_passwd_cb(c, [](char*, int, int, void*) { return 0; });
+  return context;
+}
+
+class LoadedClientTls final : public ClientTls {
+ public:
+  explicit LoadedClientTls(ContextPtr context) : context_(std::move(context)) {}
+  Result<net::TransportPtr> wrap(net::Loop& loop, net::TransportPtr transport, const std::string& host,
+                                 std::shared_ptr<std::string> fault) const override {
+    auto tls = std::make_unique<TlsTransport>(loop, std::move(transport), std::move(fault));
+    WEFT_TRY_STATUS(tls->begin_client(context_.get(), host));
+    return net::TransportPtr(std::move(tls));
+  }
+
+ private:
+  const ContextPtr context_;
+};
+
+Result<ContextPtr> make_client_context() {
+  static constexpr unsigned char kHttp[] = "\x08http/1.1";
+  ContextPtr context(SSL_CTX_new(TLS_client_method()));
+  SSL_CTX* c = context.get();
+  if (c == nullptr || SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION) != 1 ||
+      SSL_CTX_set_alpn_protos(c, kHttp, sizeof(kHttp) - 1) != 0)
+    return fail(ErrorCode::Internal, "TLS cannot be set up: " + openssl_error());
+  SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);
+  set_modes(c);
   return context;
 }
 
@@ -267,6 +351,16 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const std::string& ce
   if (SSL_CTX_use_PrivateKey_file(context.get(), key_file.c_str(), SSL_FILETYPE_PEM) != 1)
     WEFT_TRY_STATUS(cannot_use(key_file, "it is no key in PEM, or not that of " + certificate_file));
   return std::shared_ptr<const TlsContext>(std::make_shared<LoadedContext>(std::move(context)));
+}
+
+Result<std::shared_ptr<const ClientTls>> ClientTls::load(const std::string& ca_file) {
+  WEFT_TRY(ContextPtr context, make_client_context());
+  ERR_clear_error();
+  if (ca_file.empty() && SSL_CTX_set_default_verify_paths(context.get()) != 1)
+    return fail(ErrorCode::Internal, "the system's certificates cannot be read: " + openssl_error());
+  if (!ca_file.empty() && SSL_CTX_load_verify_file(context.get(), ca_file.c_str()) != 1)
+    WEFT_TRY_STATUS(cannot_use(ca_file, "it has no certificates in PEM"));
+  return std::shared_ptr<const ClientTls>(std::make_shared<LoadedClientTls>(std::move(context)));
 }
 
 }  // namespace weft::web

@@ -39,8 +39,12 @@ web::ApiError of_field(const Error& error, const char* field) {
 
 // What the engine refuses is a matter of the prompt's length, or of max_tokens.
 web::ApiError of_engine(const Error& error) {
-  if (error.code == ErrorCode::OutOfRange)
-    return of_field(error, error.message.find("max_tokens") != std::string::npos ? "max_tokens" : "prompt");
+  if (error.code == ErrorCode::OutOfRange) {
+    web::ApiError api =
+        of_field(error, error.message.find("max_tokens") != std::string::npos ? "max_tokens" : "prompt");
+    api.code = web::kContextLengthExceeded;
+    return api;
+  }
   return error.code == ErrorCode::InvalidArgument ? of_field(error, "prompt") : web::to_api_error(error);
 }
 

@@ -50,11 +50,27 @@ constexpr Text kBodies[] = {
     {"numbers", R"({"model":"m","prompt":"a","temperature":1e400,"max_tokens":18446744073709551616})"},
 };
 
+constexpr Text kAnswers[] = {
+    {"stream",
+     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2f\r\nid: r-1\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\n: "
+     "x\r\n\r\n10\r\ndata: [DONE]\r\n\r\n\r\n0\r\n\r\n"},
+    {"chat",
+     "HTTP/1.1 200 OK\r\n\r\nid: r-2\r\nevent: e\rdata: {\"choices\":[{\"delta\":{\"content\":\"b\"},\r\ndata: "
+     "\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3}}\r\n\r\n"},
+    {"models", "HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{\"data\":[{\"id\":\"fake\"}]}"},
+    {"refused",
+     "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 51\r\n\r\n{\"error\":{\"message\":\"full\","
+     "\"code\":\"x\",\"type\":\"y\"}}"},
+    {"interim", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\nConnection: close\r\n\r\n\xEF\xBB\xBF" "data\n\n"},
+    {"url", "https://[2001:db8::1]:8443/a/v1"},
+};
+
 }  // namespace
 
 std::vector<Seed> web_seeds(std::string_view target) {
   using namespace std::string_view_literals;
   if (target == "http") return seeds_from(kRequests, "\0\x06\xff"sv);
+  if (target == "answers") return seeds_from(kAnswers, "\0\x06\xff"sv);
   if (target == "openai") return seeds_from(kBodies, "\0\1"sv);
   return {};
 }
