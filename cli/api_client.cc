@@ -45,7 +45,8 @@ Result<std::string> choose_model(web::Client& client, const ApiClientOptions& op
   for (size_t i = 0; i < names.size() && i < kNamesShown; ++i)
     list += (i > 0 ? ", " : "") + printable(names[i].substr(0, 128));
   if (names.size() > kNamesShown) list += ", ...";
-  return fail(ErrorCode::InvalidArgument, options.url + " serves several models: choose one by --model: " + list);
+  return fail(ErrorCode::InvalidArgument,
+              options.url + " serves several models: choose one by --model: " + list);
 }
 
 }  // namespace weft::cli

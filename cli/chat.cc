@@ -50,7 +50,7 @@ class Chat {
 
  private:
   Status take(std::string line);
-  Status answer();
+  Status answer(std::string message);
   web::GenerateRequest request() const;
   Result<web::AnswerEnd> generate(std::string& text);
   void show(const std::string& piece);
@@ -100,18 +100,28 @@ void Chat::show(const std::string& piece) {
 
 // Turns are left out from the beginning until the rest fits.
 Result<web::AnswerEnd> Chat::generate(std::string& text) {
-  for (bool is_said = false;;) {
+  bool is_shortened = false;
+  const auto tell = [&] {
+    if (std::exchange(is_shortened, false))
+      note("the context is full: the oldest turns are left out from here on");
+  };
+  for (;;) {
     auto end = client_.generate(request(), [&](const std::string& piece) {
+      tell();
       text += piece;
       show(piece);
     });
+    if (end) tell();
     const bool is_too_long = !end && end.error().code == ErrorCode::OutOfRange && text.empty();
     if (!is_too_long || !conversation_.drop_oldest()) return end;
-    if (!std::exchange(is_said, true)) note("the context is full: the oldest turns are left out from here on");
+    is_shortened = true;
   }
 }
 
-Status Chat::answer() {
+// A message without an answer is as if it had not been said.
+Status Chat::answer(std::string message) {
+  const Conversation before = conversation_;
+  conversation_.say(std::move(message));
   std::string text;
   is_answering_ = true;
   const auto end = generate(text);
@@ -119,13 +129,14 @@ Status Chat::answer() {
   if (end || !text.empty()) say(stdout, "\n");
   std::fflush(stdout);
   const bool is_interrupted = !end && end.error().code == ErrorCode::Cancelled;
-  if (!end && !(is_interrupted && !text.empty()))
-    conversation_.take_back();
-  else
+  if (end || (is_interrupted && !text.empty()))
     conversation_.answer(std::move(text));
+  else
+    conversation_ = before;
   if (is_interrupted) return {};
   if (!end) return fail(end.error());
-  if (end->breaks > 0) note(fmt::format("the connection broke {} times, and the answer went on", end->breaks));
+  if (end->breaks > 0)
+    note(fmt::format("the connection broke {} times, and the answer went on", end->breaks));
   if (end->reason == "length")
     note(options_.max_tokens > 0 ? "the answer ends at --max-tokens, or where the context is full"
                                  : "the context is full: the answer ends here");
@@ -142,14 +153,14 @@ Status Chat::take(std::string line) {
   } else if (line.starts_with('/') && !line.starts_with("//")) {
     note("there is no " + printable(line.substr(0, 40)) + "; /help says what there is");
   } else {
-    conversation_.say(line.starts_with("//") ? line.substr(1) : std::move(line));
-    return answer();
+    return answer(line.starts_with("//") ? line.substr(1) : std::move(line));
   }
   return {};
 }
 
 Result<int> Chat::run() {
-  if (is_terminal_) say(stdout, "'{}' at {}; /help says what there is\n", printable(model_), options_.client.url);
+  if (is_terminal_)
+    say(stdout, "'{}' at {}; /help says what there is\n", printable(model_), options_.client.url);
   for (;;) {
     prompt();
     std::string line;
@@ -198,11 +209,13 @@ void add_chat(CommandLine program, Command& chosen) {
   auto options = std::make_shared<ChatOptions>();
   command.option("--url", options->client.url, "the service: what weft serve prints").shows_default();
   options->client.add_to(command);
-  command.option("--system", options->system, "what stands before the conversation: how the model is to answer");
+  command.option("--system", options->system,
+                 "what stands before the conversation: how the model is to answer");
   command.option("--temperature", options->temperature, "0: always the likeliest token")
       .within(0.0, 2.0)
       .shows_default();
-  command.option("--max-tokens", options->max_tokens, "of an answer; 0: until the context is full").shows_default();
+  command.option("--max-tokens", options->max_tokens, "of an answer; 0: until the context is full")
+      .shows_default();
   command.option("--seed", options->seed, "of the draws: the same seed and messages, the same answers");
   command.runs(chosen, [options] { return run_chat(*options); });
 }

@@ -17,7 +17,6 @@ class Conversation {
 
   void say(std::string text) { turns_.push_back({std::move(text), {}}); }
   void answer(std::string text) { turns_.back().answer = std::move(text); }  // REQUIRES: say()
-  void take_back() { turns_.pop_back(); }                                    // REQUIRES: say()
   // Leaves the oldest turn out. False: there is only the last one.
   bool drop_oldest();
   void begin_anew() { turns_.clear(); }
@@ -30,7 +29,7 @@ class Conversation {
     std::string message;
     std::optional<std::string> answer;
   };
-  const std::string system_;
+  std::string system_;
   std::deque<Turn> turns_;
 };
 

@@ -1,5 +1,5 @@
-// weft generate: text from a language model, one token after another, as it comes: from a file on this machine,
-// or from a service.
+// weft generate: text from a language model, one token after another, as it comes: of a file on this machine,
+// or of a service.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -144,7 +144,12 @@ Result<int> generate_from_service(const GenerateOptions& options) {
 Result<int> run_generate(const GenerateOptions& options) {
   if (options.model.empty() == options.client.url.empty())
     return fail(ErrorCode::InvalidArgument, "give the model's file, or --url of a service: one of the two");
-  return options.client.url.empty() ? generate_from_file(options) : generate_from_service(options);
+  const ApiClientOptions& client = options.client;
+  if (client.url.empty() && !(client.model + client.key_file + client.ca_file).empty())
+    return fail(ErrorCode::InvalidArgument, "--model, --key-file and --ca go with --url");
+  if (!client.url.empty() && (!options.tokenizer.empty() || options.context != 0))
+    return fail(ErrorCode::InvalidArgument, "--tokenizer and --context go with a file: a service has its own");
+  return client.url.empty() ? generate_from_file(options) : generate_from_service(options);
 }
 
 }  // namespace
@@ -153,7 +158,8 @@ void add_generate(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("generate", "print text that a language model makes");
   auto options = std::make_shared<GenerateOptions>();
   Option file = command.option("model", options->model, "the ONNX file: tokens to logits, causal");
-  command.option("--url", options->client.url, "a service instead of a file: what weft serve prints").excludes(file);
+  command.option("--url", options->client.url, "a service instead of a file: what weft serve prints")
+      .excludes(file);
   options->client.add_to(command);
   command.option("--prompt", options->prompt, "how the text begins");
   command.option("--length", options->length, "tokens to add").shows_default();
@@ -167,7 +173,7 @@ void add_generate(CommandLine program, Command& chosen) {
       .shows_default();
   command.option("--seed", options->sampling.seed, "of the draws: the same seed, the same text").shows_default();
   command.option("--tokenizer", options->tokenizer,
-                 "of a file: tokenizer.json; otherwise the one beside the model, or bytes for a model of 256 tokens");
+                 "of a file: tokenizer.json; otherwise the one beside it, or bytes for a model of 256 tokens");
   command.option("--context", options->context, "of a file: positions, where it leaves them open; 0: 1024")
       .shows_default();
   options->backend.add_to(command);

@@ -16,8 +16,8 @@ class LineReader {
   LineReader(net::Loop& loop, int descriptor) : loop_(loop), descriptor_(descriptor) {}
 
   enum class State : uint8_t { Line, End, Stopped, TooLong };
-  // The next line, without its end; at the end of the input what stands behind the last one. Stopped: `stopped`
-  // said so, which is asked after whatever the loop does.
+  // The next line, without its end; at the end of the input what stands behind the last one. Stopped:
+  // `stopped` said so, which is asked after whatever the loop does.
   State next(std::string& line, const std::function<bool()>& stopped);
 
  private:

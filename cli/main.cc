@@ -16,7 +16,8 @@ namespace {
 
 // `--help` lists commands by who uses them.
 void group(const weft::cli::CommandLine& line) {
-  line.group("On this machine", {"local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
+  line.group("On this machine",
+             {"local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
   line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch"});
   line.group("Offering this machine", {"join", "pause", "service"});
   line.group("Running a broker", {"broker", "token", "peers"});

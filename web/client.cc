@@ -84,8 +84,10 @@ Status LoopClient::wait_for_head(const ClientRequest& request, Duration deadline
   using State = ClientRequest::State;
   const Instant end = loop_.now() + deadline + options_.limits.connect_deadline;
   while (request.state() == State::Connecting || request.state() == State::Waiting)
-    WEFT_TRY_STATUS(wait(request, std::max(end - loop_.now(), Duration::zero()), "it does not begin to answer"));
-  if (request.state() == State::Broken) return fail(request.why_broken());
+    WEFT_TRY_STATUS(
+        wait(request, std::max(end - loop_.now(), Duration::zero()), "it does not begin to answer"));
+  // What came before the connection broke counts.
+  if (request.state() == State::Broken && !request.answer().has_head()) return fail(request.why_broken());
   return {};
 }
 
@@ -192,8 +194,10 @@ Result<Attempt> LoopClient::follow(Following& following, ClientRequest& request,
     if (following.is_done) return Attempt{.is_done = true};
     if (state == ClientRequest::State::Broken) return Attempt{.why_broken = request.why_broken()};
     if (state == ClientRequest::State::Complete)
-      return Attempt{.why_broken = {ErrorCode::Unavailable, to_string(options_.url) + ": the stream has no end"}};
-    if (const Status more = wait(request, options_.limits.silence_deadline, "it says nothing any more"); !more) {
+      return Attempt{
+          .why_broken = {ErrorCode::Unavailable, to_string(options_.url) + ": the stream has no end"}};
+    if (const Status more = wait(request, options_.limits.silence_deadline, "it says nothing any more");
+        !more) {
       if (!is_break(more.error())) return fail(more.error());
       return Attempt{.why_broken = more.error()};
     }
@@ -212,7 +216,7 @@ Result<AnswerEnd> LoopClient::generate(GenerateRequest request, const Told& on_t
   const std::string path(path_of(request.kind)), body = render_request(request);
   const ClientLimits& limits = options_.limits;
   Following following;
-  Duration wait = limits.retry_first;
+  Duration delay = limits.retry_first;
   std::optional<Instant> gives_up;  // since the last event that was new
   for (;;) {
     const uint64_t seen = following.seen;
@@ -221,14 +225,14 @@ Result<AnswerEnd> LoopClient::generate(GenerateRequest request, const Told& on_t
     if (attempt.is_done) return following.end;
     if (following.stream.empty() || !following.has_ids) return fail(attempt.why_broken);
     if (following.seen != seen) {
-      wait = limits.retry_first;
+      delay = limits.retry_first;
       gives_up.reset();
     }
     if (!gives_up) gives_up = loop_.now() + limits.retry_for;
-    if (loop_.now() + wait > *gives_up) return fail(attempt.why_broken);
+    if (loop_.now() + delay > *gives_up) return fail(attempt.why_broken);
     ++following.end.breaks;
-    WEFT_TRY_STATUS(pause(wait));
-    wait = std::min(2 * wait, limits.retry_longest);
+    WEFT_TRY_STATUS(pause(delay));
+    delay = std::min(2 * delay, limits.retry_longest);
   }
 }
 
@@ -237,7 +241,8 @@ Result<AnswerEnd> LoopClient::generate(GenerateRequest request, const Told& on_t
 Result<std::unique_ptr<Client>> Client::make(net::Loop& loop, ClientOptions options) {
   const auto is_visible = [](char c) { return c > ' ' && c < '\x7f'; };
   if (!std::ranges::all_of(options.key, is_visible) || options.key.size() > 4096)
-    return fail(ErrorCode::InvalidArgument, "the key holds what no key has: spaces, or characters beyond ASCII");
+    return fail(ErrorCode::InvalidArgument,
+                "the key holds what no key has: spaces, or characters beyond ASCII");
   std::shared_ptr<const ClientTls> tls;
   if (options.url.is_secure) {
     WEFT_TRY(tls, ClientTls::load(options.ca_file));

@@ -1,6 +1,6 @@
 // A client of the OpenAI API on the caller's thread: the names of models, and answers piece by piece as they
-// come. It drives the loop that it is given while it waits, so what else belongs to that loop goes on: signals,
-// above all. Every wait has a deadline. What a service sends is bounded, whoever it is.
+// come. It drives the loop that it is given while it waits, so what else belongs to that loop goes on:
+// signals, above all. Every wait has a deadline. What a service sends is bounded, whoever it is.
 //
 // A stream that breaks in the middle goes on: GET /v1/streams/REQUEST with Last-Event-ID asks for what lies
 // behind the last event that came, so no piece is lost and none comes twice. A service whose events have no

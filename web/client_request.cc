@@ -13,9 +13,9 @@ constexpr int kReadsATurn = 4;  // before others on the loop have theirs
 ClientRequest::ClientRequest(net::Loop& loop, const Url& url, const ClientTls* tls, std::string bytes,
                              Duration connect_deadline)
     : loop_(loop), url_(url), tls_(tls), out_(std::move(bytes)) {
-  dial_ = net::connect_bytes(loop, url.endpoint, connect_deadline, [this](Result<net::TransportPtr> connected) {
-    on_connected(std::move(connected));
-  });
+  dial_ =
+      net::connect_bytes(loop, url.endpoint, connect_deadline,
+                         [this](Result<net::TransportPtr> connected) { on_connected(std::move(connected)); });
 }
 
 ClientRequest::~ClientRequest() {
@@ -83,14 +83,19 @@ void ClientRequest::end_input(const net::Io& io) {
     return fail_with(ErrorCode::Unavailable, "the connection broke: " + io.error.message());
   parser_.end();
   if (parser_.state() == ResponseParser::State::Refused)
-    fail_with(ErrorCode::Unavailable, state() == State::Waiting ? "the service hung up without an answer"
-                                                                : parser_.fault());
+    fail_with(ErrorCode::Unavailable,
+              state() == State::Waiting ? "the service hung up without an answer" : parser_.fault());
 }
 
 std::string render_http_request(const Url& url, std::string_view method, std::string_view path,
                                 const std::string& extra, std::string_view body) {
   std::string out;
-  out.append(method).append(" ").append(url.path).append(path).append(" HTTP/1.1\r\nHost: ").append(host_of(url));
+  out.append(method)
+      .append(" ")
+      .append(url.path)
+      .append(path)
+      .append(" HTTP/1.1\r\nHost: ")
+      .append(host_of(url));
   out += "\r\nUser-Agent: weft\r\nConnection: close\r\n" + extra;
   if (method == "POST")
     out += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";

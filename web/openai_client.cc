@@ -72,7 +72,7 @@ ErrorCode code_of(int status, const std::string& code) {
     case 504:
       return ErrorCode::Unavailable;
     default:
-      return status >= 400 && status < 500 ? ErrorCode::InvalidArgument : ErrorCode::Internal;
+      return status >= 300 && status < 500 ? ErrorCode::InvalidArgument : ErrorCode::Internal;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -28,7 +29,8 @@ class ResponseGrammar final : public http::basic_parser<false> {
  public:
   explicit ResponseGrammar(const ResponseLimits& limits) : header_count_max_(limits.header_count_max) {
     header_limit(static_cast<uint32_t>(limits.head_bytes_max));
-    body_limit(boost::none);  // whoever takes the body bounds it
+    // Whoever takes the body bounds it. Beast 1.74 takes boost::none for a limit of nothing.
+    body_limit(std::numeric_limits<uint64_t>::max());
     eager(false);
   }
   int status = 0;
@@ -70,6 +72,7 @@ struct ResponseParser::Impl {
   State state = State::Head;
   std::string waiting, fault;
   size_t interim = 0;  // responses of 1xx
+  bool has_head = false;
 
   void refuse(std::string why) {
     fault = std::move(why);
@@ -85,6 +88,7 @@ void ResponseParser::Impl::settle() {
   if (!grammar->is_header_done()) return;
   const bool is_interim = grammar->status >= 100 && grammar->status < 200;
   if (!is_interim) {
+    has_head = true;
     state = grammar->is_done() ? State::Complete : State::Body;
   } else if (++interim > kInterimMax) {
     refuse("the service sends one interim response after another");
@@ -137,6 +141,7 @@ void ResponseParser::end() {
 }
 
 ResponseParser::State ResponseParser::state() const { return impl_->state; }
+bool ResponseParser::has_head() const { return impl_->has_head; }
 int ResponseParser::status() const { return impl_->grammar->status; }
 std::optional<std::string_view> ResponseParser::header(std::string_view name) const {
   const auto& headers = impl_->grammar->headers;

@@ -19,7 +19,7 @@ class ResponseParser {
  public:
   enum class State : uint8_t {
     Head,      // more of the head has to come
-    Body,      // status() and header() say what the head has
+    Body,      // the head is there
     Complete,  // all of the body has come; what comes behind it is ignored
     Refused,   // fault() says why
   };
@@ -33,8 +33,9 @@ class ResponseParser {
   void end();
 
   State state() const;
-  int status() const;  // REQUIRES: Body or Complete
-  // The first of that name, which is in lower case. REQUIRES: Body or Complete
+  bool has_head() const;  // status() and header() say something, even where the body was refused
+  int status() const;
+  // The first of that name, which is in lower case.
   std::optional<std::string_view> header(std::string_view name) const;
   // What has come of the body since the last call: who calls after each feed() never holds much.
   std::string take_body();

@@ -176,9 +176,11 @@ Status TlsTransport::begin_client(SSL_CTX* context, const std::string& host) {
   // An address is looked for among the certificate's addresses, and is not sent as a name.
   const bool is_address = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1;
   ERR_clear_error();
-  if (is_address || (SSL_set1_host(ssl, host.c_str()) == 1 && SSL_set_tlsext_host_name(ssl, host.c_str()) == 1))
-    return {};
-  return fail(ErrorCode::InvalidArgument, host + " is no name that a certificate could have: " + openssl_error());
+  const bool is_name = !is_address && SSL_set1_host(ssl, host.c_str()) == 1 &&
+                       SSL_set_tlsext_host_name(ssl, host.c_str()) == 1;
+  if (is_address || is_name) return {};
+  return fail(ErrorCode::InvalidArgument,
+              host + " is no name that a certificate could have: " + openssl_error());
 }
 
 void TlsTransport::note_fault() {
@@ -285,8 +287,8 @@ class LoadedContext final : public TlsContext {
 // What both sides have.
 void set_modes(SSL_CTX* context) {
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(
-      context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_mode(context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_msg_callback(context, Bio::message);
 }

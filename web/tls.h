@@ -1,5 +1,5 @@
-// TLS with certificates, as HTTP needs it: a Transport over a Transport. A server speaks TLS 1.3, a client 1.2,
-// too. net/tls.h is another thing: there both sides pin keys. Internal to web/.
+// TLS with certificates, as HTTP needs it: a Transport over a Transport. A server speaks TLS 1.3, a client
+// also 1.2. net/tls.h is another thing: there both sides pin keys. Internal to web/.
 //
 // Bytes go between OpenSSL and the socket without a buffer of ours, and OpenSSL lets go of its own when it
 // holds nothing, so that an idle connection costs little.
@@ -32,7 +32,8 @@ class ClientTls {
   virtual ~ClientTls() = default;
   // The certificate has to be valid for `host`, a name or an address. The handshake is made by the first
   // reads. Where it fails, `fault` says why.
-  virtual Result<net::TransportPtr> wrap(net::Loop& loop, net::TransportPtr transport, const std::string& host,
+  virtual Result<net::TransportPtr> wrap(net::Loop& loop, net::TransportPtr transport,
+                                         const std::string& host,
                                          std::shared_ptr<std::string> fault) const = 0;
 };
 

@@ -11,18 +11,21 @@ namespace {
 constexpr size_t kUrlMax = 2048;
 
 tl::unexpected<Error> wrong(std::string_view text, const std::string& what) {
-  return fail(ErrorCode::InvalidArgument, "'" + printable(text.substr(0, 128)) + "' is no URL of a service: " +
-                                              what + " (such as http://127.0.0.1:7781/v1)");
+  return fail(ErrorCode::InvalidArgument, "'" + printable(text.substr(0, 128)) +
+                                              "' is no URL of a service: " + what +
+                                              " (such as http://127.0.0.1:7781/v1)");
 }
 
 uint16_t port_of(bool is_secure) { return is_secure ? 443 : 80; }
 
 // What may stand in a URL as it is (RFC 3986), so that nothing can end a line of a request.
-bool is_plain(char c) { return c > ' ' && c < '\x7f' && std::string_view("\"<>\\^`{|}").find(c) == std::string_view::npos; }
+bool is_plain(char c) {
+  return c > ' ' && c < '\x7f' && std::string_view("\"<>\\^`{|}").find(c) == std::string_view::npos;
+}
 
 bool has_port(std::string_view authority) {
-  return authority.find(':', authority.starts_with('[') ? std::min(authority.find(']'), authority.size()) : 0) !=
-         authority.npos;
+  return authority.find(':', authority.starts_with('[') ? std::min(authority.find(']'), authority.size())
+                                                        : 0) != authority.npos;
 }
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
@@ -44,7 +47,8 @@ Result<Url> parse_url(std::string_view text) {
   const std::string_view rest = text.substr(colon + 3);
   if (rest.find_first_of("?#") != rest.npos) return wrong(text, "it has a query");
   const std::string_view authority = rest.substr(0, rest.find('/'));
-  if (authority.find('@') != authority.npos) return wrong(text, "give a key in a file, and not within the URL");
+  if (authority.find('@') != authority.npos)
+    return wrong(text, "give a key in a file, and not within the URL");
   const std::string with_port =
       std::string(authority) + (has_port(authority) ? "" : ":" + std::to_string(port_of(url.is_secure)));
   auto endpoint = net::parse_endpoint(with_port);

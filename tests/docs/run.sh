@@ -8,7 +8,7 @@
 #   <!-- docs: file NAME -->     it is the content of a file
 #   <!-- docs: stays -->         its command goes on running; what stands there is the beginning of what it prints
 # A token that a page cuts short (weft1-05zg6w...) is the one that was printed in its place. The broker of the pages
-# is broker.example.org:7700. Needs WEFT (the program) and WEFT_DOC_DATA, which makes a model and data.
+# is broker.example.org:7700, the service of a model 127.0.0.1:7781, and gpt.onnx the example. Needs WEFT (the program) and WEFT_DOC_DATA, which makes a model and data.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 weft=$(realpath "${WEFT:-$root/build/release/weft}")
@@ -42,7 +42,7 @@ free_port() {
   while port=$((20000 + RANDOM % 20000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
   echo "$port"
 }
-address=127.0.0.1:$(free_port)
+address=127.0.0.1:$(free_port) service=127.0.0.1:$(free_port)
 
 fail() { echo "FAILED: $place: $*" >&2; exit 1; }
 
@@ -51,6 +51,7 @@ localized() {
   local text=$1 short
   for short in "${!token[@]}"; do text=${text//"$short"/"${token[$short]}"}; done
   text=${text//broker.example.org:7700/$address}
+  text=${text//127.0.0.1:7781/$service}
   echo "${text//0.0.0.0:7700/$address}"
 }
 
@@ -163,6 +164,6 @@ run_page() {
 pages=("$@")
 [ $# -gt 0 ] || mapfile -t pages < <(printf '%s\n' "$root"/README.md; find "$root/docs" -name '*.md' | sort)
 block=0 place=start
-(cd "$work/here" && cp "$root/examples/fashion-mnist/model.onnx" . && "$maker" train.npz 2000 && "$maker" test.npz 500)
+(cd "$work/here" && cp "$root/examples/fashion-mnist/model.onnx" . && cp "$root/examples/gpt/model.onnx" gpt.onnx && "$maker" train.npz 2000 && "$maker" test.npz 500)
 for page in "${pages[@]}"; do run_page "$page"; done
 echo "ok: $ran blocks ran, $skipped were skipped, $others are none to run"

@@ -309,7 +309,7 @@ row sim 3 "$build/weft-sim" --seed 1 --seeds 2 --peers 4 --minutes 1 <<'FORM'
 seed @: ok; .*
 2 seeds: @ virtual s in @ s, @x
 FORM
-row fuzz-seeds 22 bash -c '"$0" "$1" && ls "$1"' "$build/weft_fuzz_seeds" "$work/seeds" <<'FORM'
+row fuzz-seeds 23 bash -c '"$0" "$1" && ls "$1"' "$build/weft_fuzz_seeds" "$work/seeds" <<'FORM'
 [a-z_]+
 FORM
 row poison 1 bash -c '"$0" 2>&1 || [ $? = 2 ]' "$build/weft_poison_sample" <<'FORM'

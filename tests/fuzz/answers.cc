@@ -21,7 +21,8 @@ void check_url(std::string_view text) {
 void check_event(const web::ServerEvent& event) {
   (void)web::parse_chunk(event.data);
   if (const auto id = web::parse_event_id(event.id))
-    WEFT_CHECK(id->number > 0 && !id->stream.empty() && id->stream.find_first_of("/\r\n ") == std::string::npos);
+    WEFT_CHECK(id->number > 0 && !id->stream.empty() &&
+               id->stream.find_first_of("/\r\n ") == std::string::npos);
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ void answers(std::span<const std::byte> bytes) {
     return;
   }
   (void)web::parse_models(whole);
-  WEFT_CHECK(!web::error_of_answer(parser.status(), whole, parser.header("retry-after").value_or("")).message.empty());
+  WEFT_CHECK(!web::error_of_answer(parser.status(), whole, parser.header("retry-after").value_or(""))
+                  .message.empty());
 }
 
 }  // namespace weft::fuzz

@@ -52,16 +52,21 @@ constexpr Text kBodies[] = {
 
 constexpr Text kAnswers[] = {
     {"stream",
-     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2f\r\nid: r-1\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\n: "
+     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2f\r\nid: r-1\ndata: "
+     "{\"choices\":[{\"text\":\"a\"}]}\n\n: "
      "x\r\n\r\n10\r\ndata: [DONE]\r\n\r\n\r\n0\r\n\r\n"},
     {"chat",
-     "HTTP/1.1 200 OK\r\n\r\nid: r-2\r\nevent: e\rdata: {\"choices\":[{\"delta\":{\"content\":\"b\"},\r\ndata: "
+     "HTTP/1.1 200 OK\r\n\r\nid: r-2\r\nevent: e\rdata: "
+     "{\"choices\":[{\"delta\":{\"content\":\"b\"},\r\ndata: "
      "\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3}}\r\n\r\n"},
-    {"models", "HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{\"data\":[{\"id\":\"fake\"}]}"},
+    {"models", "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n{\"data\":[{\"id\":\"fake\"}]}"},
     {"refused",
-     "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 51\r\n\r\n{\"error\":{\"message\":\"full\","
+     "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: "
+     "50\r\n\r\n{\"error\":{\"message\":\"full\","
      "\"code\":\"x\",\"type\":\"y\"}}"},
-    {"interim", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\nConnection: close\r\n\r\n\xEF\xBB\xBF" "data\n\n"},
+    {"interim",
+     "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\nConnection: close\r\n\r\n\xEF\xBB\xBF"
+     "data\n\n"},
     {"url", "https://[2001:db8::1]:8443/a/v1"},
 };
 

@@ -28,9 +28,9 @@ TEST(Url, IsWrittenAsItWasRead) {
 
 TEST(Url, RefusesWhatIsNone) {
   for (const char* text :
-       {"", "127.0.0.1:7781", "ftp://a/", "http://", "http:///v1", "http://a:0/", "http://a:70000", "http://a:x",
-        "http://user:password@a/", "http://a/?q=1", "http://a/#x", "http://a/\r\nX: y", "http://a b/",
-        "http://[::1", "http://a/\x80", "http://::1/"}) {
+       {"", "127.0.0.1:7781", "ftp://a/", "http://", "http:///v1", "http://a:0/", "http://a:70000",
+        "http://a:x", "http://user:password@a/", "http://a/?q=1", "http://a/#x", "http://a/\r\nX: y",
+        "http://a b/", "http://[::1", "http://a/\x80", "http://::1/"}) {
     const auto url = parse_url(text);
     ASSERT_FALSE(url) << text;
     EXPECT_EQ(url.error().code, ErrorCode::InvalidArgument);
@@ -59,8 +59,13 @@ TEST(EventParser, ReadsWhatTheStandardShows) {
       {"ends", "data: a\r\rdata: b\r\n\r\ndata: c\n\n", {{"", "", "a"}, {"", "", "b"}, {"", "", "c"}}},
       {"comment", ": ping\n\ndata:a\n\n", {{"", "", "a"}}},
       {"one blank goes", "data:  a\n\n", {{"", "", " a"}}},
-      {"mark of order", "\xEF\xBB\xBF" "data: a\n\n", {{"", "", "a"}}},
-      {"an id stays", "id: r-1\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", {{"r-1", "", "a"}, {"r-1", "", "b"}, {"", "", "c"}}},
+      {"mark of order",
+       "\xEF\xBB\xBF"
+       "data: a\n\n",
+       {{"", "", "a"}}},
+      {"an id stays",
+       "id: r-1\ndata: a\n\ndata: b\n\nid\ndata: c\n\n",
+       {{"r-1", "", "a"}, {"r-1", "", "b"}, {"", "", "c"}}},
       {"an id without data", "id: r-1\n\ndata: b\n\n", {{"r-1", "", "b"}}},
       {"an id with NUL", "id: a" + nul + "\ndata: b\n\n", {{"", "", "b"}}},
       {"type", "event: error\ndata: a\n\ndata: b\n\n", {{"", "error", "a"}, {"", "", "b"}}},
@@ -95,7 +100,8 @@ TEST(ResponseParser, ReadsABodyHoweverItIsFramed) {
   const std::string head = "HTTP/1.1 200 OK\r\nX-Name: b\r\n";
   const std::string interim = "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n";
   for (const std::string& bytes :
-       {head + "Content-Length: 5\r\n\r\nhello", head + "\r\nhello", interim + head + "Content-Length: 5\r\n\r\nhello",
+       {head + "Content-Length: 5\r\n\r\nhello", head + "\r\nhello",
+        interim + head + "Content-Length: 5\r\n\r\nhello",
         head + "Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nT: z\r\n\r\n"}) {
     for (const size_t piece : {size_t{1}, size_t{7}, size_t{1000}}) {
       ResponseParser parser;
@@ -148,20 +154,24 @@ TEST(ClientBodies, ARequestIsReadAsItWasWritten) {
   completion.prompt = std::vector<uint32_t>{1, 2, 50256};
   EXPECT_EQ(*parse_completion(render_request(completion)), completion);
   using Role = ChatMessage::Role;
-  const GenerateRequest chat{.kind = ApiKind::Chat,
-                             .model = "m",
-                             .prompt = std::vector<ChatMessage>{
-                                 {Role::System, "s"}, {Role::User, "u"}, {Role::Assistant, "a"}, {Role::User, ""}},
-                             .logprobs = 0};
+  const GenerateRequest chat{
+      .kind = ApiKind::Chat,
+      .model = "m",
+      .prompt =
+          std::vector<ChatMessage>{
+              {Role::System, "s"}, {Role::User, "u"}, {Role::Assistant, "a"}, {Role::User, ""}},
+      .logprobs = 0};
   EXPECT_EQ(*parse_chat(render_request(chat)), chat);
   EXPECT_EQ(render_request({.model = "\xff"}).find('\xff'), std::string::npos) << "JSON is UTF-8";
 }
 
 TEST(ClientBodies, ChunksAreReadAsTheyWereWritten) {
   for (const ApiKind kind : {ApiKind::Completion, ApiKind::Chat}) {
-    EventWriter writer({.id = "r", .model = "m", .system_fingerprint = "fp", .kind = kind, .includes_usage = true});
-    std::string bytes = writer.begin() + writer.piece({.text = "a\n"}) + writer.piece({.text = "b"}) +
-                        writer.finish({.reason = FinishReason::Length, .usage = {3, 2}});
+    EventWriter writer(
+        {.id = "r", .model = "m", .system_fingerprint = "fp", .kind = kind, .includes_usage = true});
+    std::string bytes = writer.begin();
+    for (const char* text : {"a\n", "b"}) bytes += writer.piece({.text = text});
+    bytes += writer.finish({.reason = FinishReason::Length, .usage = {3, 2}});
     std::string text, reason;
     Usage usage;
     for (const ServerEvent& event : events_of(bytes, 100)) {
@@ -183,9 +193,9 @@ TEST(ClientBodies, ChunksAreReadAsTheyWereWritten) {
 TEST(ClientBodies, HostileAnswersAreErrorsOrEmpty) {
   for (const char* text : {"", "[]", "null", "{", "{\"choices\":"}) EXPECT_FALSE(parse_chunk(text)) << text;
   EXPECT_FALSE(parse_chunk(std::string(1 << 20, '[')));
-  for (const char* text : {"{}", R"({"choices":{}})", R"({"choices":[]})", R"({"choices":[7]})",
-                           R"({"choices":[{"delta":7,"text":{},"finish_reason":[]}]})",
-                           R"({"usage":{"prompt_tokens":-1}})"}) {
+  for (const char* text :
+       {"{}", R"({"choices":{}})", R"({"choices":[]})", R"({"choices":[7]})",
+        R"({"choices":[{"delta":7,"text":{},"finish_reason":[]}]})", R"({"usage":{"prompt_tokens":-1}})"}) {
     const auto chunk = parse_chunk(text);
     ASSERT_TRUE(chunk) << text;
     EXPECT_TRUE(chunk->text.empty() && chunk->reason.empty());

@@ -37,7 +37,8 @@ std::unique_ptr<Server> serve(std::shared_ptr<Handler> handler, ServerOptions op
 Url url_of(const Server& server, bool is_secure = false) { return {is_secure, server.endpoint(), "/v1"}; }
 
 struct Asking {
-  explicit Asking(const Url& url, ClientLimits limits = {}, const std::string& key = {}, const std::string& ca = {}) {
+  explicit Asking(const Url& url, ClientLimits limits = {}, const std::string& key = {},
+                  const std::string& ca = {}) {
     auto made = web::Client::make(loop, {.url = url, .key = key, .ca_file = ca, .limits = limits});
     EXPECT_TRUE(made) << made.error().message;
     client = std::move(*made);
@@ -115,8 +116,8 @@ TEST(WebClient, FilesAndKeysAreChecked) {
 
 TEST(WebClient, ErrorsOfTheServiceAreItsOwn) {
   const Fake fake({}, {.authorize = [](std::string_view token, Access) {
-                     return token == "secret" ? Verdict::Allowed : Verdict::Unknown;
-                   }});
+                    return token == "secret" ? Verdict::Allowed : Verdict::Unknown;
+                  }});
   EXPECT_EQ(Asking(url_of(*fake.server)).client->models().error().code, ErrorCode::PermissionDenied);
   Asking asking(url_of(*fake.server), {}, "secret");
   const auto busy = asking.complete("fail");
@@ -167,7 +168,8 @@ class Breaking {
   void operator()(const Request& request, const Responder& responder) {
     const std::string last(request.header("last-event-id").value_or(""));
     asked.push_back(request.method + " " + request.path + " " + last);
-    EventWriter writer({.id = "r-a", .model = "fake"}, last.empty() ? 0 : events_seen(last, "r-a").value_or(0));
+    EventWriter writer({.id = "r-a", .model = "fake"},
+                       last.empty() ? 0 : events_seen(last, "r-a").value_or(0));
     const size_t turn = turn_++;
     responder.start_stream();
     size_t left = turn < events_.size() ? events_[turn] : SIZE_MAX;
@@ -187,21 +189,22 @@ class Breaking {
   size_t turn_ = 0;
 };
 
-constexpr ClientLimits kHasty{.retry_first = milliseconds(1), .retry_longest = milliseconds(4), .retry_for = kPatience};
+constexpr ClientLimits kHasty{
+    .retry_first = milliseconds(1), .retry_longest = milliseconds(4), .retry_for = kPatience};
 
 TEST(WebClient, AStreamThatBreaksGoesOnWithoutAGapOrARepeat) {
   const auto breaking = std::make_shared<Breaking>(std::vector<size_t>{2, 1, 3}, 9);
-  auto server = serve(std::make_shared<Answers>([=](const auto& request, const auto& responder) {
-    (*breaking)(request, responder);
-  }));
+  auto server = serve(std::make_shared<Answers>(
+      [=](const auto& request, const auto& responder) { (*breaking)(request, responder); }));
   Asking asking(url_of(*server), kHasty);
   const auto end = asking.complete("anything");
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_EQ(asking.text, "1 2 3 4 5 6 7 8 9 ");
   EXPECT_EQ(end->breaks, 3u);
   server.reset();
-  EXPECT_EQ(breaking->asked, (std::vector<std::string>{"POST /v1/completions ", "GET /v1/streams/r-a r-a-2",
-                                                       "GET /v1/streams/r-a r-a-3", "GET /v1/streams/r-a r-a-6"}));
+  EXPECT_EQ(breaking->asked,
+            (std::vector<std::string>{"POST /v1/completions ", "GET /v1/streams/r-a r-a-2",
+                                      "GET /v1/streams/r-a r-a-3", "GET /v1/streams/r-a r-a-6"}));
 }
 
 TEST(WebClient, TriesEndAfterAWhileWithoutProgress) {
@@ -238,9 +241,10 @@ TEST(WebClient, EventsThatWereToldAreNotToldAgain) {
   auto server = serve(std::make_shared<Answers>([=](const auto&, const auto& responder) {
     EventWriter writer({.id = "r", .model = "fake"});
     responder.start_stream();
-    responder.write(writer.piece({.text = "a"}) + writer.piece({.text = "b"}));
+    for (const char* text : {"a", "b"}) responder.write(writer.piece({.text = text}));
     if (first->exchange(false)) return;
-    responder.write(writer.piece({.text = "c"}) + writer.finish({}));
+    responder.write(writer.piece({.text = "c"}));
+    responder.write(writer.finish({}));
     responder.finish();
   }));
   Asking asking(url_of(*server), kHasty);
@@ -255,7 +259,8 @@ TEST(WebClient, AGapIsAnError) {
     responder.start_stream();
     responder.write(writer.piece({.text = "a"}));
     if (first->exchange(false)) return;
-    responder.write(writer.piece({.text = "b"}) + writer.piece({.text = "c"}) + writer.finish({}));
+    for (const char* text : {"b", "c"}) responder.write(writer.piece({.text = text}));
+    responder.write(writer.finish({}));
     responder.finish();
   }));
   Asking asking(url_of(*server), kHasty);
@@ -267,7 +272,8 @@ TEST(WebClient, IdsOfOtherServicesMeanNothing) {
   auto server = serve(std::make_shared<Answers>([](const auto&, const auto& responder) {
     responder.start_stream();
     for (const char* text : {"a", "b"})
-      responder.write(render_event("chatcmpl-123", R"({"choices":[{"text":")" + std::string(text) + R"("}]})"));
+      responder.write(
+          render_event("chatcmpl-123", R"({"choices":[{"text":")" + std::string(text) + R"("}]})"));
     responder.write(render_event("", "[DONE]"));
     responder.finish();
   }));
@@ -283,7 +289,8 @@ class Torrent {
  public:
   Torrent(std::string first, std::string again) {
     listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    sockaddr_in address{
+        .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
     socklen_t size = sizeof(address);
     EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
     EXPECT_EQ(::listen(listener_, 8), 0);
