@@ -18,7 +18,7 @@ uint64_t number_of(const char* variable, uint64_t otherwise) {
 
 // WEFT_FORM_SEED=N: that seed alone. WEFT_FORM_SEEDS=N: so many.
 TEST(RandomForms, HaveTheBitsOfTheWindowOrAreRefusedForTheirMask) {
-  const auto backend = peer::make_cpu_backend({.threads = 2, .pin = false});
+  const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false});
   ASSERT_TRUE(backend) << backend.error().message;
   const uint64_t only = number_of("WEFT_FORM_SEED", 0), seeds = number_of("WEFT_FORM_SEEDS", 200);
   int derived = 0;
