@@ -46,15 +46,20 @@ class Scanner {
     ++at_;
     return true;
   }
-  // Behind the quote that opens it.
+  // Behind the quote that opens it. A quote ends it that an even number of backslashes precedes.
   Status skip_string() {
-    while (at_ < bytes_.size() && bytes_[at_] != '"') at_ += bytes_[at_] == '\\' ? 2 : 1;
-    if (at_ >= bytes_.size()) {
-      at_ = bytes_.size();
-      return malformed();
+    const size_t begin = at_;
+    while (true) {
+      const size_t quote = bytes_.find('"', at_);
+      if (quote == std::string_view::npos) {
+        at_ = bytes_.size();
+        return malformed();
+      }
+      size_t slashes = 0;
+      while (quote - slashes > begin && bytes_[quote - slashes - 1] == '\\') ++slashes;
+      at_ = quote + 1;
+      if (slashes % 2 == 0) return {};
     }
-    ++at_;
-    return {};
   }
   Result<JsonMember> next_member() {
     JsonMember member;

@@ -271,6 +271,10 @@ TEST(JsonOutline, CountsWhatEachMemberHolds) {
   EXPECT_GE((*members)[0].value_count, 5u);
   EXPECT_EQ((*members)[1].key, "b\\\"");
   EXPECT_EQ((*members)[1].value, "null");
+  const auto slashes = outline_of(R"({"a": "\\", "b": "\\\"]", "c": "\\\\"})");
+  ASSERT_TRUE(slashes.has_value()) << slashes.error().message;
+  EXPECT_EQ(slashes->size(), 3u);
+  EXPECT_FALSE(outline_of(R"({"a": "\"})").has_value());
 }
 
 }  // namespace
