@@ -35,6 +35,11 @@ RequestParser::Refusal refusal_of(const error_code& error, const RequestLimits& 
   return {400, "this is no request of HTTP/1.1: " + error.message()};
 }
 
+// Beast asserts that the last chunk comes with so many bytes at least, "0" and two ends of a line: whoever
+// sends them one by one would end the process. Between the beginning of any chunk's header and the end
+// of the message there are as many, so waiting for them holds nothing back.
+constexpr size_t kChunkLineMin = 5;
+
 // Beast's parser, whose results become a Request. What it lets pass and we do not is refused here.
 class Grammar final : public http::basic_parser<true> {
  public:
@@ -46,6 +51,10 @@ class Grammar final : public http::basic_parser<true> {
   Request request{};
   std::optional<RequestParser::Refusal> refusal{};
   bool is_1_0 = false, expects_continue = false;
+
+  bool may_take(size_t bytes) const {
+    return bytes >= kChunkLineMin || !is_header_done() || !chunked() || chunk_left_ > 0;
+  }
 
  private:
   void refuse(int status, std::string message, error_code& error) {
@@ -91,14 +100,16 @@ class Grammar final : public http::basic_parser<true> {
     return body.size();
   }
   size_t on_chunk_body_impl(uint64_t, View body, error_code& error) override {
+    chunk_left_ -= body.size();
     return on_body_impl(body, error);
   }
   void on_response_impl(int, View, int, error_code&) override {}
   void on_body_init_impl(const boost::optional<uint64_t>&, error_code&) override {}
-  void on_chunk_header_impl(uint64_t, View, error_code&) override {}
+  void on_chunk_header_impl(uint64_t size, View, error_code&) override { chunk_left_ = size; }
   void on_finish_impl(error_code&) override {}
 
   const RequestLimits limits_;
+  uint64_t chunk_left_ = 0;  // of the chunk that is being read; 0: its header comes next
 };
 
 }  // namespace
@@ -119,6 +130,7 @@ struct RequestParser::Impl {
 };
 
 size_t RequestParser::Impl::step(std::string_view bytes) {
+  if (!grammar.may_take(bytes.size())) return 0;
   error_code error;
   const size_t taken = grammar.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
   if (error && error != http::error::need_more) {

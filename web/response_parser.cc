@@ -25,6 +25,11 @@ std::string in_lower_case(View text) {
   return out;
 }
 
+// Beast asserts that the last chunk comes with so many bytes at least, "0" and two ends of a line: whoever
+// sends them one by one would end the process. Between the beginning of any chunk's header and the end
+// of the message there are as many, so waiting for them holds nothing back.
+constexpr size_t kChunkLineMin = 5;
+
 class ResponseGrammar final : public http::basic_parser<false> {
  public:
   explicit ResponseGrammar(const ResponseLimits& limits) : header_count_max_(limits.header_count_max) {
@@ -36,6 +41,10 @@ class ResponseGrammar final : public http::basic_parser<false> {
   int status = 0;
   std::vector<Header> headers{};
   std::string body{};
+
+  bool may_take(size_t bytes) const {
+    return bytes >= kChunkLineMin || !is_header_done() || !chunked() || chunk_left_ > 0;
+  }
 
  private:
   void on_response_impl(int code, View, int, error_code&) override { status = code; }
@@ -52,15 +61,17 @@ class ResponseGrammar final : public http::basic_parser<false> {
     return piece.size();
   }
   size_t on_chunk_body_impl(uint64_t, View piece, error_code& error) override {
+    chunk_left_ -= piece.size();
     return on_body_impl(piece, error);
   }
   void on_request_impl(http::verb, View, View, int, error_code&) override {}
   void on_header_impl(error_code&) override {}
   void on_body_init_impl(const boost::optional<uint64_t>&, error_code&) override {}
-  void on_chunk_header_impl(uint64_t, View, error_code&) override {}
+  void on_chunk_header_impl(uint64_t size, View, error_code&) override { chunk_left_ = size; }
   void on_finish_impl(error_code&) override {}
 
   const size_t header_count_max_;
+  uint64_t chunk_left_ = 0;  // of the chunk that is being read; 0: its header comes next
 };
 
 }  // namespace
@@ -98,6 +109,7 @@ void ResponseParser::Impl::settle() {
 }
 
 size_t ResponseParser::Impl::step(std::string_view bytes) {
+  if (!grammar->may_take(bytes.size())) return 0;
   error_code error;
   const size_t taken = grammar->put(boost::asio::buffer(bytes.data(), bytes.size()), error);
   const bool needs_more = error == http::error::need_more;

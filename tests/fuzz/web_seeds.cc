@@ -30,6 +30,7 @@ constexpr Text kRequests[] = {
     {"post", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"},
     {"chunked",
      "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\nabc\r\n0\r\nT: z\r\n\r\n"},
+    {"empty_chunked", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
     {"pipelined", "HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"},
     {"continue", "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2, 2\r\n\r\nab"},
     {"folded", "GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"},
@@ -51,6 +52,7 @@ constexpr Text kBodies[] = {
 };
 
 constexpr Text kAnswers[] = {
+    {"empty", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
     {"stream",
      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2f\r\nid: r-1\ndata: "
      "{\"choices\":[{\"text\":\"a\"}]}\n\n: "

@@ -119,8 +119,16 @@ TEST(ResponseParser, ReadsABodyHoweverItIsFramed) {
   }
 }
 
+TEST(ResponseParser, AnEmptyBodyInChunksMayComeByteByByte) {
+  for (const size_t piece : {1, 2, 3, 4}) {
+    const std::string_view bytes = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    ResponseParser parser;
+    for (size_t at = 0; at < bytes.size(); at += piece) parser.feed(bytes.substr(at, piece));
+    EXPECT_EQ(parser.state(), ResponseParser::State::Complete) << piece;
+  }
+}
+
 TEST(ResponseParser, RefusesWhatIsCutOffAndWhatIsNone) {
-  const std::string endless_heads(100, 'a');
   std::string interims;
   for (int i = 0; i < 40; ++i) interims += "HTTP/1.1 100 Continue\r\n\r\n";
   for (const std::string& bytes :
