@@ -2,6 +2,9 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
+
+#include "text/unicode_ages.h"
 #include "text/utf8.h"
 
 namespace weft::text {
@@ -19,7 +22,18 @@ bool is_enclosed_letter(char32_t code) {
          (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
 }
 
+// Letters, marks and digits that are younger than utf8proc's Unicode.
+bool is_young_word(char32_t code) {
+  const auto ranges = characters_since_unicode_14();
+  const auto found = std::partition_point(ranges.begin(), ranges.end(),
+                                          [&](const CategoryRange& range) { return range.last < code; });
+  if (found == ranges.end() || found->first > code) return false;
+  const std::string_view category = found->category;
+  return category[0] == 'L' || category[0] == 'M' || category == "Nd";
+}
+
 bool is_word(char32_t code) {
+  if (is_young_word(code)) return true;
   if (is_enclosed_letter(code) || code == 0x200C || code == 0x200D) return true;  // the last two join
   switch (utf8proc_category(static_cast<int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:

@@ -165,6 +165,7 @@ TEST(AddedTokens, TakeBlanksAndAskForWholeWords) {
   EXPECT_EQ(parts_of(tokens, "a <r> \u3000b"), (Texts{"a ", "<r> \u3000=2", "b"}));
   EXPECT_EQ(parts_of(tokens, "<r>  <l>"), (Texts{"<r>  =2", "<l>=1"}));
   EXPECT_EQ(parts_of(tokens, "word words \u00E9word"), (Texts{"word=3", " words \u00E9word"}));
+  EXPECT_EQ(parts_of(tokens, "word\U00013F8F"), (Texts{"word\U00013F8F"}));  // a letter since Unicode 16
 }
 
 }  // namespace
