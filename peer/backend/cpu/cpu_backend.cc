@@ -59,11 +59,14 @@ class CpuBackend final : public Backend {
 
   std::string_view name() const override { return "cpu"; }
 
+  // Raised with a change of the bits that kernels of ours compute. 2: rows alone in forward programs.
+  static constexpr int kKernels = 2;
   std::string numerics_fingerprint() const override {
     const dnnl_version_t* version = dnnl_version();
     return "cpu oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
            std::to_string(version->patch) + " isa=" + std::string(to_string(dnnl::get_effective_cpu_isa())) +
-           " loops=" + loops_.isa + (kFlushesSubnormals ? " flush-subnormals" : "") +
+           " loops=" + loops_.isa + " kernels=" + std::to_string(kKernels) +
+           (kFlushesSubnormals ? " flush-subnormals" : "") +
            (own_convolutions_ ? " own-convolutions" : "");
   }
 
