@@ -8,13 +8,14 @@ model=examples/gpt/model.onnx
 cluster_begin
 cp "$model" "$work/gpt.onnx"
 
-# start_serve NAME [ARGS]: sets `url` and `port`; its process is peer_pid[NAME].
+# start_serve NAME [ARGS]: sets `url` and `port`; its process is peer_pid[NAME]. `served` is the file.
+served=$work/gpt.onnx
 start_serve() {
   local name=$1 line out pipe
   shift
   pipe=$work/$name.out
   mkfifo "$pipe"
-  "$weft" serve "$work/gpt.onnx" --http 127.0.0.1:0 --threads 1 --skip-check "$@" >"$pipe" 2>"$work/$name.log" &
+  "$weft" serve "$served" --http 127.0.0.1:0 --threads 1 --skip-check "$@" >"$pipe" 2>"$work/$name.log" &
   peer_pid[$name]=$!
   exec {out}<"$pipe"
   read -r -t 60 line <&"$out" || fail "$name did not start"
@@ -170,10 +171,24 @@ for socket in "${sockets[@]}"; do exec {socket}>&-; done
 expect "and then there is room again" '^HTTP/1.1 200' "$(ask POST /v1/completions "$(complete 1 1)")"
 stop_serve busy
 
+# A model of any length, whose caches for 5,000 positions take more than 1 MiB.
+mkdir "$work/llama"  # a tokenizer beside a model is that model's
+gunzip -c tests/incremental/exports/llama.onnx.gz >"$work/llama/llama.onnx"
+printf '%s' '{"version":"1.0","added_tokens":[],"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},' \
+  '"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}}' >"$work/llama/tokenizer.json"
+served=$work/llama/llama.onnx
+start_serve small --context 5000 --cache-mib 1
+tokens() { printf '{"model":"llama","prompt":[1,2,3],"max_tokens":%d}' "$1"; }
+refused "caches that are too small" 400 'a sequence of 4903 tokens needs more memory.*largest that fits has [1-9]' \
+  "$(ask POST /v1/completions "$(tokens 4900)")"
+expect "and a request that fits them" '"completion_tokens":20' "$(ask POST /v1/completions "$(tokens 20)")"
+stop_serve small
+
 if "$weft" serve "$work/gpt.onnx" --http 0.0.0.0:0 2>"$work/open.log"; then fail "it listens to others without a certificate"; fi
 expect "an address that others reach" '--http-cert FILE, --http-key FILE and --api-keys FILE' "$(cat "$work/open.log")"
 
 if [ -n "${WEFT_WEB_FAKE_SERVER:-}" ]; then
+  served=$work/gpt.onnx
   "$WEFT_WEB_FAKE_SERVER" --tls "$work" </dev/null >/dev/null  # makes the certificate
   start_serve tls --http-cert "$work/web-test-certificate.pem" --http-key "$work/web-test-key.pem" --chat-template plain
   "$weft" generate --url "$url" --ca "$work/web-test-certificate.pem" --prompt "Once upon" --length 60 --seed 7 >"$work/tls.txt"
