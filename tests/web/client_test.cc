@@ -7,63 +7,13 @@
 
 #include <thread>
 
+#include "tests/web/asking.h"
 #include "tests/web/client.h"
-#include "tests/web/fake_service.h"
-#include "web/api.h"
-#include "web/openai.h"
 
 namespace weft::web::test {
 namespace {
 
 using std::chrono::milliseconds;
-
-// A handler that is a function.
-class Answers final : public Handler {
- public:
-  using Work = std::function<void(const Request& request, const Responder& responder)>;
-  explicit Answers(Work work) : work_(std::move(work)) {}
-  void on_request(Request request, Responder responder) override { work_(request, responder); }
-
- private:
-  const Work work_;
-};
-
-std::unique_ptr<Server> serve(std::shared_ptr<Handler> handler, ServerOptions options = {}) {
-  auto server = Server::start(std::move(options), std::move(handler));
-  EXPECT_TRUE(server) << server.error().message;
-  return std::move(*server);
-}
-
-Url url_of(const Server& server, bool is_secure = false) { return {is_secure, server.endpoint(), "/v1"}; }
-
-struct Asking {
-  explicit Asking(const Url& url, ClientLimits limits = {}, const std::string& key = {},
-                  const std::string& ca = {}) {
-    auto made = web::Client::make(loop, {.url = url, .key = key, .ca_file = ca, .limits = limits});
-    EXPECT_TRUE(made) << made.error().message;
-    client = std::move(*made);
-  }
-  Result<AnswerEnd> complete(const std::string& prompt) {
-    return client->generate({.model = "fake", .prompt = prompt, .includes_usage = true},
-                            [&](const std::string& piece) {
-                              text += piece;
-                              if (on_piece) on_piece();
-                            });
-  }
-  net::Loop loop;
-  std::unique_ptr<web::Client> client;
-  std::string text;
-  std::function<void()> on_piece;
-};
-
-ErrorCode code_of(const Result<AnswerEnd>& end) { return end ? ErrorCode::Internal : end.error().code; }
-
-struct Fake {
-  explicit Fake(ServerOptions options = {}, ApiOptions api = {})
-      : server(serve(make_api(service, std::move(api)), std::move(options))) {}
-  std::shared_ptr<FakeService> service = std::make_shared<FakeService>();
-  std::unique_ptr<Server> server;  // goes first
-};
 
 TEST(WebClient, ListsModels) {
   const Fake fake;
@@ -157,129 +107,6 @@ TEST(WebClient, WhereNobodyListensItSaysSoAtOnce) {
   const auto end = asking.complete("count 3");
   EXPECT_EQ(code_of(end), ErrorCode::Unavailable);
   EXPECT_NE(end.error().message.find(std::to_string(gone.port)), std::string::npos);
-}
-
-// ---- breaks
-
-// Answers as the API does, but hangs up when so many events are sent; each connection has its own number.
-class Breaking {
- public:
-  Breaking(std::vector<size_t> events, size_t words) : events_(std::move(events)), words_(words) {}
-  void operator()(const Request& request, const Responder& responder) {
-    const std::string last(request.header("last-event-id").value_or(""));
-    asked.push_back(request.method + " " + request.path + " " + last);
-    EventWriter writer({.id = "r-a", .model = "fake"},
-                       last.empty() ? 0 : events_seen(last, "r-a").value_or(0));
-    const size_t turn = turn_++;
-    responder.start_stream();
-    size_t left = turn < events_.size() ? events_[turn] : SIZE_MAX;
-    for (size_t i = 1; i <= words_; ++i) {
-      const std::string event = writer.piece({.text = std::to_string(i) + " "});
-      if (!event.empty() && left-- == 0) return;
-      responder.write(event);
-    }
-    responder.write(writer.finish({}));
-    responder.finish();
-  }
-  std::vector<std::string> asked;
-
- private:
-  const std::vector<size_t> events_;
-  const size_t words_;
-  size_t turn_ = 0;
-};
-
-constexpr ClientLimits kHasty{
-    .retry_first = milliseconds(1), .retry_longest = milliseconds(4), .retry_for = kPatience};
-
-TEST(WebClient, AStreamThatBreaksGoesOnWithoutAGapOrARepeat) {
-  const auto breaking = std::make_shared<Breaking>(std::vector<size_t>{2, 1, 3}, 9);
-  auto server = serve(std::make_shared<Answers>(
-      [=](const auto& request, const auto& responder) { (*breaking)(request, responder); }));
-  Asking asking(url_of(*server), kHasty);
-  const auto end = asking.complete("anything");
-  ASSERT_TRUE(end) << end.error().message;
-  EXPECT_EQ(asking.text, "1 2 3 4 5 6 7 8 9 ");
-  EXPECT_EQ(end->breaks, 3u);
-  server.reset();
-  EXPECT_EQ(breaking->asked,
-            (std::vector<std::string>{"POST /v1/completions ", "GET /v1/streams/r-a r-a-2",
-                                      "GET /v1/streams/r-a r-a-3", "GET /v1/streams/r-a r-a-6"}));
-}
-
-TEST(WebClient, TriesEndAfterAWhileWithoutProgress) {
-  const auto breaking = std::make_shared<Breaking>(std::vector<size_t>(10'000, 2), 1000);
-  auto first = std::make_shared<std::atomic<bool>>(true);
-  // The first connection tells two events; those after it are refused with 503.
-  auto server = serve(std::make_shared<Answers>([=](const auto& request, const auto& responder) {
-    if (first->exchange(false)) return (*breaking)(request, responder);
-    responder.send({.status = 503, .body = render_error({.message = "coming back"})});
-  }));
-  ClientLimits limits = kHasty;
-  limits.retry_for = milliseconds(50);
-  Asking asking(url_of(*server), limits);
-  const auto end = asking.complete("anything");
-  EXPECT_EQ(code_of(end), ErrorCode::Unavailable);
-  EXPECT_NE(end.error().message.find("coming back"), std::string::npos) << end.error().message;
-  EXPECT_EQ(asking.text, "1 2 ");
-}
-
-TEST(WebClient, AServiceThatForgotTheStreamIsNotAskedForEver) {
-  auto first = std::make_shared<std::atomic<bool>>(true);
-  const auto breaking = std::make_shared<Breaking>(std::vector<size_t>{2}, 1000);
-  auto server = serve(std::make_shared<Answers>([=](const auto& request, const auto& responder) {
-    if (first->exchange(false)) return (*breaking)(request, responder);
-    responder.send({.status = 404, .body = render_error({.message = "no such stream"})});
-  }));
-  Asking asking(url_of(*server), kHasty);
-  EXPECT_EQ(code_of(asking.complete("anything")), ErrorCode::NotFound);
-}
-
-TEST(WebClient, EventsThatWereToldAreNotToldAgain) {
-  auto first = std::make_shared<std::atomic<bool>>(true);
-  // It ignores Last-Event-ID, and begins anew.
-  auto server = serve(std::make_shared<Answers>([=](const auto&, const auto& responder) {
-    EventWriter writer({.id = "r", .model = "fake"});
-    responder.start_stream();
-    for (const char* text : {"a", "b"}) responder.write(writer.piece({.text = text}));
-    if (first->exchange(false)) return;
-    responder.write(writer.piece({.text = "c"}));
-    responder.write(writer.finish({}));
-    responder.finish();
-  }));
-  Asking asking(url_of(*server), kHasty);
-  ASSERT_TRUE(asking.complete("anything"));
-  EXPECT_EQ(asking.text, "abc");
-}
-
-TEST(WebClient, AGapIsAnError) {
-  auto first = std::make_shared<std::atomic<bool>>(true);
-  auto server = serve(std::make_shared<Answers>([=](const auto&, const auto& responder) {
-    EventWriter writer({.id = "r", .model = "fake"}, first->load() ? 0 : 2);
-    responder.start_stream();
-    responder.write(writer.piece({.text = "a"}));
-    if (first->exchange(false)) return;
-    for (const char* text : {"b", "c"}) responder.write(writer.piece({.text = text}));
-    responder.write(writer.finish({}));
-    responder.finish();
-  }));
-  Asking asking(url_of(*server), kHasty);
-  EXPECT_EQ(code_of(asking.complete("anything")), ErrorCode::Corrupted);
-  EXPECT_EQ(asking.text, "a");
-}
-
-TEST(WebClient, IdsOfOtherServicesMeanNothing) {
-  auto server = serve(std::make_shared<Answers>([](const auto&, const auto& responder) {
-    responder.start_stream();
-    for (const char* text : {"a", "b"})
-      responder.write(
-          render_event("chatcmpl-123", R"({"choices":[{"text":")" + std::string(text) + R"("}]})"));
-    responder.write(render_event("", "[DONE]"));
-    responder.finish();
-  }));
-  Asking asking(url_of(*server), kHasty);
-  ASSERT_TRUE(asking.complete("anything"));
-  EXPECT_EQ(asking.text, "ab");
 }
 
 // ---- services that are slow, endless, or something else
