@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ std::string lower(std::string text) {
 
 Client::Client(const net::Endpoint& endpoint, const TlsOptions& tls) {
   connect(endpoint);
+  ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL, and the server may have closed
   ssl_ = SSL_new(client_context());
   SSL_set_min_proto_version(ssl_, tls.version);
   SSL_set_max_proto_version(ssl_, tls.version);
