@@ -65,7 +65,7 @@ class Bench {
     serve::Engine engine(decoder_, {.cache_bytes = {int64_t{1} << 40}, .prompt_rows = prompt_rows});
     int64_t first_of_long = 0;
     for (int64_t i = 0; i < sequences; ++i)
-      must(engine.add({.prompt = {1}, .tokens_max = 1000, .sampling = {.temperature = 0}},
+      must(engine.add({.prompt = {1}, .sampling = {.temperature = 0}},
                       {[](const auto&) { return true; }, [](auto, const Status&) {}}));
     for (int i = 0; i < 3; ++i) engine.tick();
     std::vector<double> alone, beside;

@@ -279,6 +279,11 @@ workload .*
 gpt-tiny +@( +@){6} +@
 \{"bench": "train_step", .*\}
 FORM
+row -n torch serve 6 bench/serve --smoke 2>/dev/null <<'FORM'
+1 threads, +(16|96) before: weft +@ ms +torch +@ ms +ratio @
+1 threads, +(1|4|16|64) sequences: +@ ms a pass, +@ tokens/s
+1 threads, a prompt beside 8 sequences: p99 between tokens @ times
+FORM
 row -n torch stages-export 3 "${made[@]}" "$work/stages/squeezenet1_1/model.onnx" $python \
     bench/stages/export.py "$work/stages" squeezenet1_1 <<'FORM'
 .+
