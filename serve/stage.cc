@@ -122,8 +122,9 @@ class PartsStage final : public Stage {
                                                     " comes, and only " + std::to_string(length) +
                                                     " have been computed");
       if (piece.first > model_->context() - piece.count)
-        return fail(ErrorCode::OutOfRange, name + ": position " + std::to_string(piece.first + piece.count - 1) +
-                                               " is beyond the context of " + std::to_string(model_->context()));
+        return fail(ErrorCode::OutOfRange, name + ": " + std::to_string(piece.count) + " positions from " +
+                                               std::to_string(piece.first) + " on go beyond the context of " +
+                                               std::to_string(model_->context()));
       count += piece.count;
       if (count > rows_max_)
         return fail(ErrorCode::OutOfRange, "a pass of more than " + std::to_string(rows_max_) + " rows");

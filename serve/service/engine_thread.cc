@@ -83,6 +83,8 @@ Listener EngineThread::counted(Listener listener) {
   };
   counting.on_end = [this, on_end = std::move(listener.on_end)](Finish finish, const Status& status) {
     counted_.add("weft_serve_requests_total", 1, {{"finish", std::string(to_string(finish))}});
+    if (is_in_pass_ && finish == Finish::Failed) pulse_.last_status = status;
+    publish();  // who hears of the end and then asks how things are is told of it
     on_end(finish, status);
   };
   return counting;
@@ -134,7 +136,10 @@ void EngineThread::publish() {
 
 void EngineThread::run(const std::stop_token& stop) {
   while (take_commands(stop)) {
-    count(engine_.tick());
+    is_in_pass_ = true;
+    const Engine::Tick tick = engine_.tick();
+    is_in_pass_ = false;
+    count(tick);
     publish();
   }
   engine_.cancel_all();

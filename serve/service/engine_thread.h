@@ -54,6 +54,7 @@ class EngineThread {
   Engine engine_;    // the thread's
   Metrics counted_;  // the thread's
   Pulse pulse_;      // the thread's
+  bool is_in_pass_ = false;  // likewise: what fails now is a pass, not a request
 
   mutable Mutex mutex_;
   Condition changed_;

@@ -59,8 +59,8 @@ class BulkTest : public ::testing::Test {
     return transfers_.place(static_cast<uint8_t>(kind), head.size() + rest, head).has_value();
   }
 
+  std::optional<Result<Blob>> got_;  // first: transfers that go tell it
   BulkTransfers transfers_{[](const net::OutFrame&) {}};
-  std::optional<Result<Blob>> got_;
 };
 
 TEST_F(BulkTest, ABlobIsWholeHoweverItsPiecesCome) {
