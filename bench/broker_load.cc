@@ -31,7 +31,8 @@ void store_ended_jobs(const std::filesystem::path& data, uint64_t count) {
   if (!store) return std::fprintf(stderr, "%s\n", store.error().message.c_str()), std::exit(1);
   for (uint64_t job = 1; job <= count; ++job) {
     std::vector<broker::Record> records{
-        broker::JobSubmitted{.job = job, .submission = {.name = "ended-" + std::to_string(job)}},
+        broker::JobSubmitted{.job = job,
+                             .submission = proto::SubmitJob{.name = "ended-" + std::to_string(job)}},
         broker::JobChanged{.job = job, .state = proto::JobState::Finished}};
     for (uint64_t sequence = 1; sequence <= 20; ++sequence)
       records.push_back(
