@@ -52,6 +52,10 @@ class Decoder {
   virtual Result<dag::Tensor> pass(std::span<const Piece> pieces) = 0;
   // The sequence as if only its first positions had been computed. REQUIRES: length <= its length.
   virtual void cut(Sequence& sequence, int64_t length) = 0;
+
+ protected:
+  // Of pass(): whether these are tokens, and the sequence stays within the context.
+  Status check(const Piece& piece) const;
 };
 
 struct CachedOptions {

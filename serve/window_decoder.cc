@@ -96,17 +96,6 @@ class WindowDecoder final : public Decoder {
                                             to_string(tokens) +
                                             " (wanted: tokens [1,T] alone, and logits f32[1,T,V])");
   }
-  Status check(const Piece& piece) const {
-    for (const int64_t token : piece.tokens)
-      if (token < 0 || token >= vocabulary())
-        return fail(ErrorCode::OutOfRange,
-                    "token " + std::to_string(token) + " is none of " + std::to_string(vocabulary()));
-    const int64_t length = piece.sequence->length() + static_cast<int64_t>(piece.tokens.size());
-    if (length > context())
-      return fail(ErrorCode::OutOfRange, "a sequence of " + std::to_string(length) +
-                                             " positions is beyond the model's " + std::to_string(context()));
-    return {};
-  }
 
   Status run(const Piece& piece, Tensor& logits, int64_t row) {
     std::vector<int64_t> window = static_cast<WindowSequence&>(*piece.sequence).tokens;

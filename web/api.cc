@@ -24,23 +24,18 @@ bool is_stream_id(std::string_view id) {
          std::ranges::all_of(id, [](char c) { return is_letter_digit(c) || c == '-' || c == '_'; });
 }
 
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return std::ranges::equal(a, b, {}, lower, lower);
-}
-
 // What stands behind "Bearer ".
 std::string_view bearer_token(const Request& request) {
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view value = request.header("authorization").value_or("");
-  if (!equal_ignoring_case(value.substr(0, kScheme.size()), kScheme)) return {};
+  if (lower_case(value.substr(0, kScheme.size())) != kScheme) return {};
   const std::string_view rest = value.substr(kScheme.size());
   return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
 }
 
 bool is_json(const Request& request) {
   const std::string_view type = request.header("content-type").value_or("");
-  return equal_ignoring_case(type.substr(0, type.find_first_of("; ")), "application/json");
+  return lower_case(type.substr(0, type.find_first_of("; "))) == "application/json";
 }
 
 class Api final : public Handler {

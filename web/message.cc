@@ -54,6 +54,13 @@ Status split_query(std::string_view query, std::map<std::string, std::string>& i
 
 }  // namespace
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
 std::optional<std::string_view> Request::header(std::string_view name) const {
   const auto at = std::ranges::find(headers, name, &Header::name);
   if (at == headers.end()) return {};

@@ -37,6 +37,9 @@ struct Response {
   std::vector<Header> headers{};  // besides those of type, length and connection
 };
 
+// Names of headers and schemes are the same in either case, of ASCII alone.
+std::string lower_case(std::string_view text);
+
 // "404 Not Found"
 std::string status_line(int status);
 

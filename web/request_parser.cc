@@ -15,13 +15,6 @@ namespace http = boost::beast::http;
 using boost::beast::error_code;
 using View = boost::beast::string_view;
 
-std::string lower(View text) {
-  std::string out(text.data(), text.size());
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
-
 RequestParser::Refusal head_too_large(const RequestLimits& limits) {
   return {431, "the head of a request may have " + std::to_string(limits.head_bytes_max) + " bytes and " +
                    std::to_string(limits.header_count_max) + " headers"};
@@ -78,7 +71,7 @@ class Grammar final : public http::basic_parser<true> {
       error = http::error::header_limit;
       return;
     }
-    request.headers.push_back({lower(name), std::string(value.data(), value.size())});
+    request.headers.push_back({lower_case({name.data(), name.size()}), std::string(value.data(), value.size())});
   }
 
   void on_header_impl(error_code& error) override {
@@ -86,10 +79,10 @@ class Grammar final : public http::basic_parser<true> {
     if (hosts > 1 || (hosts == 0 && !is_1_0))
       return refuse(400, "a request of HTTP/1.1 names one host", error);
     const auto coding = request.header("transfer-encoding");
-    if (coding && (!chunked() || is_1_0 || lower({coding->data(), coding->size()}) != "chunked"))
+    if (coding && (!chunked() || is_1_0 || lower_case({coding->data(), coding->size()}) != "chunked"))
       return refuse(501, "this port understands no transfer encoding but 'chunked'", error);
     if (const auto wish = request.header("expect")) {
-      if (lower({wish->data(), wish->size()}) != "100-continue")
+      if (lower_case({wish->data(), wish->size()}) != "100-continue")
         return refuse(417, "this port meets no expectation but '100-continue'", error);
       expects_continue = !is_1_0;
     }

@@ -18,13 +18,6 @@ namespace http = boost::beast::http;
 using boost::beast::error_code;
 using View = boost::beast::string_view;
 
-std::string in_lower_case(View text) {
-  std::string out(text.data(), text.size());
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
-
 // Beast asserts that the last chunk comes with so many bytes at least, "0" and two ends of a line: whoever
 // sends them one by one would end the process. Between the beginning of any chunk's header and the end
 // of the message there are as many, so waiting for them holds nothing back.
@@ -54,7 +47,7 @@ class ResponseGrammar final : public http::basic_parser<false> {
       error = http::error::header_limit;
       return;
     }
-    headers.push_back({in_lower_case(name), std::string(value.data(), value.size())});
+    headers.push_back({lower_case({name.data(), name.size()}), std::string(value.data(), value.size())});
   }
   size_t on_body_impl(View piece, error_code&) override {
     body.append(piece.data(), piece.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/printable.h"
+#include "web/message.h"
 
 namespace weft::web {
 
@@ -28,11 +29,6 @@ bool has_port(std::string_view authority) {
                                                         : 0) != authority.npos;
 }
 
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return std::ranges::equal(a, b, {}, lower, lower);
-}
-
 }  // namespace
 
 Result<Url> parse_url(std::string_view text) {
@@ -41,8 +37,8 @@ Result<Url> parse_url(std::string_view text) {
   const size_t colon = text.find("://");
   if (colon == text.npos) return wrong(text, "it begins with http:// or https://");
   Url url;
-  url.is_secure = equal_ignoring_case(text.substr(0, colon), "https");
-  if (!url.is_secure && !equal_ignoring_case(text.substr(0, colon), "http"))
+  url.is_secure = lower_case(text.substr(0, colon)) == "https";
+  if (!url.is_secure && lower_case(text.substr(0, colon)) != "http")
     return wrong(text, "it begins with http:// or https://");
   const std::string_view rest = text.substr(colon + 3);
   if (rest.find_first_of("?#") != rest.npos) return wrong(text, "it has a query");

@@ -37,11 +37,10 @@ web::ApiError of_field(const Error& error, const char* field) {
   return api;
 }
 
-// What the engine refuses is a matter of the prompt's length, or of max_tokens.
-web::ApiError of_engine(const Error& error) {
+// What does not fit is too long by itself, or with the tokens that were asked for.
+web::ApiError of_engine(const Error& error, bool prompt_fits) {
   if (error.code == ErrorCode::OutOfRange) {
-    web::ApiError api =
-        of_field(error, error.message.find("max_tokens") != std::string::npos ? "max_tokens" : "prompt");
+    web::ApiError api = of_field(error, prompt_fits ? "max_tokens" : "prompt");
     api.code = web::kContextLengthExceeded;
     return api;
   }
@@ -94,7 +93,8 @@ class TextService::Generating final : public web::OpenRequest {
 
   void on_end(Finish finish, const Status& status) {
     if (finish == Finish::Failed) {
-      answer.end(of_engine(status.error()));
+      answer.end(of_engine(
+          status.error(), static_cast<int64_t>(prompt_tokens_) <= service_.engine_.decoder().context()));
     } else {
       if (!stops_->stopped_by()) finish_text();
       answer.end(web::GenerationEnd{

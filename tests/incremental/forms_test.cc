@@ -27,6 +27,9 @@ std::vector<Form> forms() {
       {.name = "AsLongAsWide", .length = 64, .width = 64, .head_count = 4},
       {.name = "EverySizeTheSame", .length = 16, .width = 16, .head_count = 16, .vocabulary = 16},
       {.name = "AsLongAsAHead", .positions = Positions::None, .length = 16, .width = 64, .head_count = 4},
+      // Rows that do not begin where a device can address them.
+      {.name = "RowsOfEightyBytes", .width = 20},
+      {.name = "RowsOfOddWidth", .positions = Positions::Learnt, .width = 21, .head_count = 3},
       {.name = "HeadsInTheBatch", .layout = Layout::Folded},
       {.name = "HeadsAmongTheRows", .layout = Layout::Rows},
       {.name = "KeysTransposed", .layout = Layout::Explicit},

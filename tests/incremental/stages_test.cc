@@ -74,6 +74,7 @@ TEST_P(StagesOf, GiveTheBitsOfOne) {
   for (const Form& form : {Form{.name = "learnt", .length = 400, .layers = 4}, Form{.name = "rotary", .positions = Positions::Halves,
                                                                      .heads = Heads::Expanded, .length = 400, .layers = 4,
                                                                      .tied = true},
+                           Form{.name = "odd width", .length = 400, .width = 21, .head_count = 3, .layers = 4},
                            Form{.name = "shared keys", .length = 400, .layers = 4, .shares_keys = true}}) {
     SCOPED_TRACE(form.name);
     const Model model = make_model(form);
