@@ -37,6 +37,17 @@ web::ApiError of_field(const Error& error, const char* field) {
   return api;
 }
 
+// What a request holds while it waits to become tokens, about.
+size_t bytes_of(const web::GenerateRequest& request) {
+  constexpr size_t kBeside = 4096;
+  size_t bytes = kBeside;
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) bytes += text->size();
+  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&request.prompt)) bytes += ids->size() * sizeof(uint32_t);
+  if (const auto* messages = std::get_if<std::vector<web::ChatMessage>>(&request.prompt))
+    for (const web::ChatMessage& message : *messages) bytes += sizeof message + message.content.size();
+  return bytes;
+}
+
 // What does not fit is too long by itself, or with the tokens that were asked for.
 web::ApiError of_engine(const Error& error, bool prompt_fits) {
   if (error.code == ErrorCode::OutOfRange) {
@@ -64,6 +75,7 @@ class TextService::Generating final : public web::OpenRequest {
   void cancel() override {
     if (!is_stream_) end_now();
   }
+  bool is_stream() const { return is_stream_; }
   void end_now() {
     cancelled_ = true;
     if (const uint64_t id = id_; id != 0) service_.engine_.cancel(id);
@@ -183,19 +195,39 @@ std::string TextService::fresh_id() {
 void TextService::keep(const std::shared_ptr<Generating>& generating) {
   const Instant now = EngineThread::now();
   const MutexLock lock(mutex_);
-  std::erase_if(kept_, [&](const auto& entry) {
-    const auto ended = entry.second->answer.ended();
-    return ended && now - *ended > kKept;
-  });
+  auto oldest = kept_.end();
+  for (auto entry = kept_.begin(); entry != kept_.end();) {
+    const auto ended = entry->second->answer.ended();
+    if (ended && now - *ended > kKept) {
+      entry = kept_.erase(entry);
+      continue;
+    }
+    if (ended && (oldest == kept_.end() || *ended < *oldest->second->answer.ended())) oldest = entry;
+    ++entry;
+  }
+  if (kept_.size() >= kKeptMax && oldest != kept_.end()) kept_.erase(oldest);
   kept_[generating->answer.id()] = generating;
 }
 
-void TextService::begin(const web::GenerateRequest& request, const std::shared_ptr<Generating>& generating) {
+bool TextService::may_prepare(size_t bytes) {
+  const MutexLock lock(mutex_);
+  if (preparing_bytes_ + bytes > kPreparedBytesMax) return false;
+  preparing_bytes_ += bytes;
+  return true;
+}
+void TextService::prepared(size_t bytes) {
+  const MutexLock lock(mutex_);
+  preparing_bytes_ -= bytes;
+}
+
+void TextService::begin(const web::GenerateRequest& request, size_t bytes,
+                        const std::shared_ptr<Generating>& generating) {
   const auto refuse = [&](const web::ApiError& error) {
     generating->answer.end(error);
     generating->answer.set_ended(EngineThread::now());
   };
   auto prompt = prompt_of(request);
+  prepared(bytes);  // before anybody hears of it
   if (!prompt)
     return refuse(of_field(prompt.error(), request.kind == web::ApiKind::Chat ? "messages" : "prompt"));
   if (const Status stops = generating->set_stops(std::move(prompt->stops), prompt->tokens.size()); !stops)
@@ -213,7 +245,10 @@ void TextService::begin(const web::GenerateRequest& request, const std::shared_p
               {.on_token = [generating](const Generated& generated) { return generating->on_token(generated); },
                .on_end = [generating](Finish finish,
                                       const Status& status) { generating->on_end(finish, status); }},
-              [generating](uint64_t id) { generating->set_id(id); });
+              [this, generating](uint64_t id) {
+                if (generating->is_stream()) keep(generating);
+                generating->set_id(id);
+              });
 }
 
 std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest request,
@@ -226,8 +261,15 @@ std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest reques
                              .includes_usage = request.includes_usage};
   const auto generating = std::make_shared<Generating>(*this, std::move(generation), request);
   generating->answer.attach(std::move(sink));
-  if (request.is_stream) keep(generating);
-  tokenizing_.post([this, request = std::move(request), generating] { begin(request, generating); });
+  const size_t bytes = bytes_of(request);
+  if (!may_prepare(bytes)) {
+    generating->answer.end(web::to_api_error(
+        {ErrorCode::ResourceExhausted, "more prompts wait than there is room for; try again later"}));
+    return generating;
+  }
+  tokenizing_.post([this, bytes, request = std::move(request), generating] {
+    begin(request, bytes, generating);
+  });
   return generating;
 }
 

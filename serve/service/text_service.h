@@ -27,6 +27,10 @@ class TextService final : public web::Service, public std::enable_shared_from_th
  public:
   // An answer can be read again for so long after its end; a stream that nobody reads goes on for as long.
   static constexpr Duration kKept = std::chrono::seconds(60);
+  // Of answers that have ended; beyond it the oldest go early. What was refused is not kept.
+  static constexpr size_t kKeptMax = 4096;
+  // Of prompts that wait to become tokens. Beyond it a request is refused, as while too many wait.
+  static constexpr size_t kPreparedBytesMax = size_t{64} << 20;
 
   TextService(TextModel model, std::unique_ptr<Decoder> decoder, const EngineOptions& options);
 
@@ -47,15 +51,18 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   };
 
   Result<Prompt> prompt_of(const web::GenerateRequest& request) const;
-  void begin(const web::GenerateRequest& request, const std::shared_ptr<Generating>& generating);
+  void begin(const web::GenerateRequest& request, size_t bytes, const std::shared_ptr<Generating>& generating);
   std::string fresh_id();
   void keep(const std::shared_ptr<Generating>& generating);
+  bool may_prepare(size_t bytes);
+  void prepared(size_t bytes);
   void probe() const;
 
   const TextModel model_;
   mutable Mutex mutex_;
   uint64_t count_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::shared_ptr<Generating>> kept_ WEFT_GUARDED_BY(mutex_);
+  size_t preparing_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
   mutable std::optional<Instant> probed_ WEFT_GUARDED_BY(mutex_);
   mutable EngineThread engine_;
   net::Worker tokenizing_;  // last: what it does uses the rest

@@ -213,6 +213,19 @@ TEST(TextService, AStreamGoesOnWithoutItsCallerAndAWholeAnswerDoesNot) {
   EXPECT_EQ(f.service->metrics().value("weft_serve_requests_total", {{"finish", "length"}}), 1);
 }
 
+TEST(TextService, PromptsThatWaitAreBounded) {
+  Fixture f(std::make_unique<Reciting>("a", 1));
+  // More at once than may wait; the door lets no single prompt be so large.
+  const auto large = f.ask(completion(std::string(TextService::kPreparedBytesMax, 'x'), 1));
+  ASSERT_TRUE(large->error_);
+  EXPECT_EQ(large->error_->status, 429);
+  EXPECT_FALSE(large->generation_);
+  // What has become tokens makes room again.
+  const std::string half(TextService::kPreparedBytesMax / 2 + 1, 'x');
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(f.ask(completion(half, 1))->error_->param, "prompt");
+  EXPECT_EQ(f.ask(completion("x", 1))->text(), "a");
+}
+
 TEST(TextService, IsWellWhileItWorksAndSaysWhenADeviceIsLost) {
   Fixture f(std::make_unique<Reciting>("a", 1));
   EXPECT_TRUE(f.service->health().is_well);
