@@ -33,10 +33,18 @@ Result<onnx::DecoderPorts> find_ports(const onnx::OnnxModel& model, int64_t cont
   return onnx::find_decoder(model, kContext);
 }
 
+// A table of positions or a mask may be shorter than the length that was taken.
+Error with_length(Error error, const onnx::DecoderPorts& ports) {
+  error.message += "; the sequence was taken to have " + std::to_string(ports.length) +
+                   " positions: --context N says how many the model was made for";
+  return error;
+}
+
 Result<Imported> import_causal(const onnx::OnnxModel& model, int64_t context) {
   WEFT_TRY(const onnx::DecoderPorts ports, find_ports(model, context));
-  WEFT_TRY(train::Prepared prepared,
-           train::prepare_inference(model, onnx::import_options(ports, peer::evaluate_reference)));
+  auto prepared_graph = train::prepare_inference(model, onnx::import_options(ports, peer::evaluate_reference));
+  if (!prepared_graph) return fail(with_length(std::move(prepared_graph).error(), ports));
+  train::Prepared prepared = std::move(*prepared_graph);
   Imported imported;
   imported.graph = std::make_shared<const dag::Graph>(std::move(prepared.graph));
   imported.weights = std::move(prepared.weights);
