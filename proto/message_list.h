@@ -59,4 +59,7 @@
   X(LinkList, link_list)                 \
   X(ComparisonReport, comparison_report) \
   X(ResumeJob, resume_job)               \
-  X(BanPeer, ban_peer)
+  X(BanPeer, ban_peer)                   \
+  X(ServeRequest, serve_request)         \
+  X(CancelRequest, cancel_request)       \
+  X(ServeProgress, serve_progress)

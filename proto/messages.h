@@ -14,6 +14,7 @@
 #include "proto/message_list.h"
 #include "proto/reports.h"
 #include "proto/run_plan.h"
+#include "proto/serving.h"
 #include "proto/stage.h"
 #include "proto/tensor_header.h"
 #include "proto/users.h"

@@ -86,6 +86,7 @@ struct JobFeed {
   std::vector<ProgramFeed> programs{};  // each kind once
   std::vector<TensorReference> initial{};
   uint32_t loss_terms = 0;
+  bool serves = false;  // then it has neither steps nor programs
 };
 
 struct PlanAnswer {

@@ -11,6 +11,7 @@
 #include "dag/metrics.h"
 #include "dag/training.h"
 #include "proto/hello.h"
+#include "proto/serving.h"
 
 namespace weft::proto {
 
@@ -50,6 +51,7 @@ struct RunTerms {
   Duration predicted_step{};
   // Of links whose codecs the planner chose: how much gentler they had to become (plan::Compression).
   std::optional<uint32_t> gentler{};
+  ServedModel served{};  // of a job that serves; then nothing is trained, evaluated or predicted
 };
 struct RunPlan {
   std::vector<RunStage> stages{};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,10 +18,12 @@
 #include "dag/training.h"
 #include "plan/seat.h"
 #include "proto/hello.h"
+#include "proto/serving.h"
 
 namespace weft::proto {
 
-enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2 };
+// Serve is of no StageProgram: AssignStage::serve has it.
+enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2, Serve = 3 };
 
 // One end of a cut edge, at this stage. `edge` is the same number at both ends.
 struct EdgeEnd {
@@ -93,7 +96,8 @@ struct AssignStage {
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // of its kernels; the peer's device has it
   // Predicted: computing one microbatch, forward and backward; 0: unknown.
   double microbatch_seconds = 0;
-  uint64_t skipped_steps = 0;  // of those up to `after_step`: without an update
+  uint64_t skipped_steps = 0;           // of those up to `after_step`: without an update
+  std::optional<ServeProgram> serve{};  // instead of `programs`
 };
 // The initializers that no program of the assignment changes, by name; the names are the assignment's.
 std::set<std::string_view> fixed_initializers(const AssignStage& assign);

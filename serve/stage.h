@@ -1,5 +1,5 @@
-// Some parts of an incremental model at work: all of them on one machine, or a stage of a ring. Rows come in from
-// the stage before, rows go out to the one behind; the caches of its attending parts stay here.
+// Some parts of an incremental model at work: all of them on one machine, or a stage of a ring. Rows come in
+// from the stage before, rows go out to the one behind; the caches of its attending parts stay here.
 //
 // One thread, that which drives the backend, which outlives the stage.
 #pragma once
@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "dag/incremental/incremental.h"
+#include "dag/incremental/part_range.h"
 #include "dag/tensor.h"
 #include "peer/state.h"
 
@@ -22,20 +23,16 @@ namespace weft::serve {
 // Consecutive positions of one sequence, as every stage of a pass sees them.
 struct PassPiece {
   uint64_t sequence = 0;
-  int64_t first = 0;   // position of the first
+  int64_t first = 0;  // position of the first
   int64_t count = 0;
-  int64_t logits = 0;  // rows of logits that are wanted: those of the last positions
+  int64_t logits = 0;    // rows of logits that are wanted: those of the last positions
   int64_t expected = 0;  // positions that memory is taken for at once, beside what is needed
   bool operator==(const PassPiece&) const = default;
 };
 // Rows by the name of their value: [positions of all pieces, width], piece by piece.
 using RowTensors = std::map<std::string, dag::Tensor>;
 
-// Parts in the order in which they run: row part i is 2i, attending part i is 2i + 1. `end` is beyond the last.
-struct PartRange {
-  uint32_t begin = 0, end = 0;
-  bool operator==(const PartRange&) const = default;
-};
+using dag::PartRange;
 
 // What passes from the parts before `part` to those from it on; at 0 the tokens.
 std::vector<dag::RowSpec> rows_before(const dag::Incremental& model, uint32_t part);
@@ -50,12 +47,13 @@ class Stage {
                                                std::shared_ptr<peer::State> state, int64_t rows_max);
   virtual ~Stage() = default;
 
-  // Runs the parts of a range. `rows`: those of rows_before(its begin). Returns those of rows_before(its end), or,
-  // of the last range, the logits: [sum of PassPiece::logits, vocabulary]. A piece whose first position is before
-  // the end of what this range has computed begins anew from there; what was behind is forgotten.
-  // Errors, after which nothing has changed: InvalidArgument for rows that are missing or of another form, for
-  // a sequence twice in a pass, and for a first position that is beyond what has been computed; OutOfRange beyond
-  // the context or rows_max; ResourceExhausted when there is no memory for the caches.
+  // Runs the parts of a range. `rows`: those of rows_before(its begin). Returns those of rows_before(its
+  // end), or, of the last range, the logits: [sum of PassPiece::logits, vocabulary]. A piece whose first
+  // position is before the end of what this range has computed begins anew from there; what was behind is
+  // forgotten. Errors, after which nothing has changed: InvalidArgument for rows that are missing or of
+  // another form, for a sequence twice in a pass, and for a first position that is beyond what has been
+  // computed; OutOfRange beyond the context or rows_max; ResourceExhausted when there is no memory for the
+  // caches.
   virtual Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows) = 0;
   // Lets its caches go. Unknown sequences are ignored.
   virtual void end(uint64_t sequence) = 0;

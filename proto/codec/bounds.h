@@ -38,6 +38,9 @@ inline constexpr uint32_t kBatchSizeMax = 1u << 30;
 inline constexpr uint32_t kInFlightMax = 65536;
 inline constexpr uint32_t kThreadsMax = 1024;                  // of a device
 inline constexpr int kArithmeticMax = 64;                      // that a device says it has
+inline constexpr uint32_t kServeRowsMax = 4096;                // of a pass
+inline constexpr size_t kSequenceMax = 1 << 20;                // tokens of a request
+inline constexpr uint32_t kAlternativesMax = 64;               // told with a token
 inline constexpr uint64_t kProbeBytesMax = uint64_t{1} << 30;  // that a probe may be told to send
 
 // What protobuf would make of the bytes: see proto/codec/scan.h.

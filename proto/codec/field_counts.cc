@@ -23,7 +23,7 @@ static_assert(has_fields<StageProgram, 7>);
 static_assert(has_fields<TensorReference, 3>);
 static_assert(has_fields<BlobSource, 4>);
 static_assert(has_fields<LinkRoute, 6>);
-static_assert(has_fields<AssignStage, 18>);
+static_assert(has_fields<AssignStage, 19>);
 static_assert(has_fields<Command, 11>);
 static_assert(has_fields<GradientNorm, 5>);
 static_assert(has_fields<ReleaseStage, 3>);
@@ -102,7 +102,7 @@ static_assert(has_fields<dag::ParameterGroup, 3>);
 static_assert(has_fields<dag::CheckpointSpec, 2>);
 static_assert(has_fields<dag::Borders, 2>);
 static_assert(has_fields<ProgramFeed, 5>);
-static_assert(has_fields<JobFeed, 8>);
+static_assert(has_fields<JobFeed, 9>);
 static_assert(has_fields<PlanAnswer, 7>);
 
 }  // namespace

@@ -26,7 +26,7 @@ Status get(const wire::RunStage& from, RunStage& to) {
 namespace {
 
 // On the wire its fields are the plan's own.
-static_assert(has_fields<RunTerms, 18>);
+static_assert(has_fields<RunTerms, 19>);
 void put_terms(const RunTerms& from, wire::RunPlan& to) {
   to.set_steps(from.training.steps);
   to.set_batch_size(from.training.batch_size);
@@ -53,6 +53,7 @@ void put_terms(const RunTerms& from, wire::RunPlan& to) {
   to.set_data_key(put_bytes(from.data_key));
   to.set_predicted_nanoseconds(static_cast<uint64_t>(from.predicted_step.count()));
   if (from.gentler) to.set_gentler(*from.gentler);
+  if (!from.served.name.empty()) put(from.served, *to.mutable_served());
 }
 void get_terms(const wire::RunPlan& from, RunTerms& to, Reader& read) {
   to.training.steps = from.steps();
@@ -87,6 +88,7 @@ void get_terms(const wire::RunPlan& from, RunTerms& to, Reader& read) {
   read.secret(from.data_key(), to.data_key, "data_key");
   read.duration(from.predicted_nanoseconds(), to.predicted_step, "predicted_nanoseconds");
   if (from.has_gentler()) to.gentler = std::min<uint32_t>(from.gentler(), kGentlerMax);
+  if (from.has_served()) read.part(from.served(), to.served, "served");
 }
 
 }  // namespace

@@ -277,6 +277,7 @@ void put(const JobFeed& from, wire::JobFeed& to) {
   put_list(from.programs, *to.mutable_programs());
   put_list(from.initial, *to.mutable_initial());
   to.set_loss_terms(from.loss_terms);
+  to.set_serves(from.serves);
 }
 Status get(const wire::JobFeed& from, JobFeed& to) {
   Reader read("JobFeed");
@@ -294,6 +295,7 @@ Status get(const wire::JobFeed& from, JobFeed& to) {
       read.require(to.programs[i].program != to.programs[before].program, "programs", "one is there twice");
   read.list(from.initial(), to.initial, kListMax, "initial");
   to.loss_terms = from.loss_terms();
+  to.serves = from.serves();
   return read.status();
 }
 

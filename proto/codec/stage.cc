@@ -299,6 +299,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
   to.set_microbatch_seconds(from.microbatch_seconds);
   to.set_skipped_steps(from.skipped_steps);
+  if (from.serve) put(*from.serve, *to.mutable_serve());
 }
 
 namespace {
@@ -311,9 +312,12 @@ bool fits(const TensorReference& tensor, const dag::TensorSpec& spec) {
 // Programs share initializers by name, and every tensor is one of theirs.
 Status check_tensors(const AssignStage& stage) {
   std::unordered_map<std::string_view, const dag::TensorSpec*> specs;
-  for (const StageProgram& program : stage.programs)
-    for (const auto& initializer : program.graph->initializers()) {
-      const dag::TensorSpec& spec = program.graph->spec(initializer.value);
+  std::vector<const dag::Graph*> graphs;
+  for (const StageProgram& program : stage.programs) graphs.push_back(program.graph.get());
+  if (stage.serve) graphs.push_back(stage.serve->graph.get());
+  for (const dag::Graph* graph : graphs)
+    for (const auto& initializer : graph->initializers()) {
+      const dag::TensorSpec& spec = graph->spec(initializer.value);
       const auto [at, fresh] = specs.emplace(initializer.name, &spec);
       if (!fresh && *at->second != spec)
         return fail(ErrorCode::OutOfRange, "the programs disagree on initializer '" + initializer.name + "'");
@@ -336,6 +340,7 @@ Status check_stages(const AssignStage& to) {
   for (const LinkRoute& link : to.links)
     if (!is_other(link.seat.stage) || !linked.insert(link.seat).second)
       return fail(ErrorCode::OutOfRange, "links: a seat that is there twice, or is of no other stage");
+  if (to.serve && !to.programs.empty()) return fail(ErrorCode::OutOfRange, "serve: beside programs");
   std::set<ProgramKind> kinds;
   for (const StageProgram& program : to.programs) {
     if (!kinds.insert(program.kind).second)
@@ -381,6 +386,7 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
   to.skipped_steps = from.skipped_steps();
   read.require(to.skipped_steps <= to.after_step, "skipped_steps", "more than there were steps");
+  if (from.has_serve()) read.part(from.serve(), to.serve.emplace(), "serve");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
        {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size())})

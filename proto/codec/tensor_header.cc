@@ -123,7 +123,7 @@ Result<TensorHead> parse_header(std::span<const std::byte> first) {
              direction = load<uint8_t>(at + 7);
   const auto rank = load<uint8_t>(at + 34);
   if (dtype > static_cast<uint8_t>(dag::DType::Bool) ||
-      program > static_cast<uint8_t>(ProgramKind::Predict) ||
+      program > static_cast<uint8_t>(ProgramKind::Serve) ||
       direction > static_cast<uint8_t>(Direction::Backward) || load<uint8_t>(at + 35) != 0)
     return refuse(ErrorCode::OutOfRange, "an enumerator of its header is unknown");
   if (rank > kDimsMax)

@@ -245,6 +245,19 @@ class Maker {
       fill(to.links.emplace_back());
       to.links.back().seat = {stage, small()};
     }
+    if (rng_.below(4) == 0) serve_instead(to);
+  }
+  void serve_instead(AssignStage& to) {
+    ServeProgram& serve = to.serve.emplace();
+    serve.graph = to.programs[0].graph;
+    to.programs.clear();
+    fill_all(serve.tokens, serve.logits);
+    serve.ranges.push_back({small(), 10 + small()});
+    if (chance()) serve.ranges.push_back({20 + small(), 30 + small()});
+    serve.rows_max = 1 + small();
+    serve.passes_max = 1 + small();
+    serve.sequences_max = 1 + small();
+    serve.positions_max = 1 + small();
   }
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
@@ -301,6 +314,43 @@ class Maker {
     fill_all(to.run, to.plan_version, to.step);
     for (std::vector<double>* numbers : {&to.losses, &to.squares})
       for (uint64_t i = rng_.below(kComparisonPasses + 1); i > 0; --i) numbers->push_back(positive());
+  }
+  void fill(ServeRequest& to) {
+    fill_all(to.run, to.plan_version, to.request, to.top_k, to.seed);
+    to.tokens = tokens(1 + small());
+    to.ends = tokens(small());
+    to.tokens_max = small();
+    to.temperature = positive();
+    to.top_p = 1 - 0.9 * rng_.uniform();
+    if (chance()) to.alternatives = static_cast<uint32_t>(rng_.below(65));
+    to.top_k %= uint64_t{1} << 32;
+  }
+  void fill(CancelRequest& to) { fill_all(to.run, to.plan_version, to.request); }
+  void fill(ServedToken& to) {
+    to.token = static_cast<int64_t>(rng_.below(50257));
+    to.log_probability = -positive();
+    for (const int64_t token : tokens(rng_.below(4))) to.alternatives.emplace_back(token, -positive());
+  }
+  void fill(ServeProgress& to) {
+    fill_all(to.run, to.plan_version, to.request, to.tokens);
+    to.first = rng_.below(uint64_t{1} << 40);
+    if (chance()) pick(to.end.emplace(), ServeEnd::Failed);
+    if (!to.end || *to.end != ServeEnd::Failed) return;
+    fill(to.error.emplace().message);
+    pick(to.error->code, kErrorCodeLast);
+  }
+  void fill(ServedModel& to) {
+    fill_all(to.name, to.tokenizer, to.chat_template, to.fingerprint);
+    to.name += "m";
+    to.context = small();
+    to.vocabulary = small();
+    to.positions_max = small();
+    to.sequences_max = small();
+  }
+  std::vector<int64_t> tokens(uint64_t count) {
+    std::vector<int64_t> made(count);
+    for (int64_t& token : made) token = static_cast<int64_t>(rng_.below(50257));
+    return made;
   }
   void fill(PredictionReport& to) { fill_all(to.run, to.plan_version, to.microbatch, to.outputs); }
   void fill(PeerLog& to) { fill(to.text); }
@@ -443,6 +493,7 @@ class Maker {
              to.microbatches, to.parameter_count, to.forward_microbatches, to.forward_samples, to.masked,
              to.accuracy, to.prediction_stages, to.equal_bits, to.equal_bits_required, to.fingerprint,
              to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
+    if (chance()) fill(to.served);
     if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;
