@@ -3,16 +3,13 @@
 #include "base/printable.h"
 #include "cli/api_keys.h"
 #include "cli/say.h"
+#include "web/server.h"
 
 namespace weft::cli {
 
 namespace {
 
 constexpr size_t kNamesShown = 20;
-
-bool is_this_machine(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
 
 }  // namespace
 
@@ -30,7 +27,7 @@ Result<std::unique_ptr<web::Client>> make_client(net::Loop& loop, const ApiClien
   if (!options.key_file.empty()) {
     WEFT_TRY(auto keys, read_api_keys(options.key_file));
     client.key = std::move(keys.front());
-    if (!client.url.is_secure && !is_this_machine(client.url.endpoint.host))
+    if (!client.url.is_secure && !web::is_loopback(client.url.endpoint))
       say(stderr, "warning: {} is no https: whoever is on the way reads the key\n", options.url);
   }
   return web::Client::make(loop, std::move(client));
