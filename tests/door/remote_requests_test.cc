@@ -162,6 +162,33 @@ TEST(RemoteRequests, WithoutAPlaceItSaysWhatLacks) {
   EXPECT_TRUE(under_way.failed_with(ErrorCode::Unavailable));
 }
 
+TEST(RemoteRequests, ANewEntryGetsAllThatIsKnownAtOnce) {
+  Fixture f;
+  f.requests.place(served(1), f.now);
+  Heard first, second;
+  f.add(request_of({1, 2}, 9, 41), first);
+  f.add(request_of({3}, 5, 42), second);
+  f.requests.progress(peer(1), progress(first.id, 2, {7, 8, 9}), f.now);
+  f.sent.clear();
+  f.requests.place(served(1), f.now);  // nothing has changed
+  EXPECT_TRUE(f.sent.empty());
+  f.requests.place(served(1, 2), f.now);  // the same peer, in another plan
+  ASSERT_EQ(f.sent.size(), 2u);
+  const auto& again = std::get<proto::ServeRequest>(f.sent[0].second);
+  EXPECT_EQ(f.sent[0].first, peer(1));
+  EXPECT_EQ(again.plan_version, 2u);
+  EXPECT_EQ(again.request, first.id);
+  EXPECT_EQ(again.tokens, (std::vector<int64_t>{1, 2, 7, 8, 9}));
+  EXPECT_EQ(again.tokens_max, 6u);
+  EXPECT_EQ(again.seed, 41u);
+  EXPECT_EQ(f.last_request().tokens, std::vector<int64_t>{3});
+  // It was away for a while, and what was sent to it may be lost.
+  f.sent.clear();
+  f.requests.place(served(std::nullopt), f.now);
+  f.requests.place(served(1, 2), f.now);
+  EXPECT_EQ(f.sent.size(), 2u);
+}
+
 TEST(RemoteRequests, WhatWaitsIsBounded) {
   Fixture f({.waiting_max = 3, .beyond_sequences = 2});
   f.requests.place(served(1), f.now);
