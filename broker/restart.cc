@@ -21,6 +21,7 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
       book_(step_),
       runs_(options_, step_, pool_, book_),
       stand_bys_(options_, step_, pool_, book_, runs_),
+      served_jobs_(step_, book_),
       probes_(options_, step_, pool_, book_, stand_bys_),
       principals_(options_.keys_of_token_max) {
   for (const PrincipalAdmitted& principal : state.principals)

@@ -66,6 +66,7 @@ void JobBook::notice(Job& job, std::string text) {
 }
 
 void JobBook::set_state(Job& job, JobState state, std::string reason) {
+  step_.served = true;
   if (job.state == state && job.reason == reason && job.plan_version == job.recorded_version) return;
   job.recorded_version = job.plan_version;
   job.state = state;
