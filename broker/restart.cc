@@ -91,7 +91,8 @@ void Broker::first_step() {
     }
     at->away_since = step_.now.monotonic;
     const PlannedRun& plan = *at->crew.plan;
-    step_.effect(OpenFeed{number, plan.data_key, job.submitted.submission, plan.training.microbatch_size});
+    if (!plan.serves())  // nothing feeds such a job
+      step_.effect(OpenFeed{number, plan.data_key, job.submitted.submission, plan.training.microbatch_size});
     for (const proto::Secret& ticket : plan.relay_tickets) step_.effect(GrantRelay{ticket});
     step_.log("info run_goes_on job=" + job.text() + " step=" + std::to_string(job.log.recorded_step));
     if (job.state == JobState::Stopping) runs_.request_stop(job, /*to_go_on=*/false);

@@ -130,9 +130,8 @@ struct Job {
     bool are_equal = true;
     bool difference_said = false;
   } bits{};
-  // Of a job that serves, from its first plan on.
   struct Serving {
-    proto::ServedModel model{};
+    proto::ServedModel model{};  // of a job that serves; until its first plan the name alone is known
     bool has_name = false;  // nobody else serves under it until this job has ended
   } serving{};
   bool stop_requested = false;    // by its user

@@ -11,8 +11,8 @@ namespace {
 std::string what_lacks(const Job& job) {
   if (job.stop_requested) return "it is being stopped";
   if (job.running() != nullptr) return "its first stage has yet to come back";
-  if (job.planning() != nullptr) return "it is being planned";
-  if (job.waiting() == nullptr) return "its stages are being loaded";
+  if (std::holds_alternative<phase::Planning>(job.phase)) return "it is being planned";
+  if (!std::holds_alternative<phase::Waiting>(job.phase)) return "its stages are being loaded";
   return job.reason.substr(0, job.reason.find(';'));
 }
 
@@ -20,10 +20,13 @@ std::string what_lacks(const Job& job) {
 
 std::optional<proto::JobNumber> ServedJobs::has_name_of(const Job& job) const {
   if (!job.serves() || job.serving.has_name) return std::nullopt;
-  for (const auto& [number, other] : book_.jobs())
-    if (other.serving.has_name && !other.has_ended() && other.serving.model.name == job.serving.model.name)
-      return number;
-  return std::nullopt;
+  std::optional<proto::JobNumber> first;
+  for (const auto& [number, other] : book_.jobs()) {
+    if (other.has_ended() || other.serving.model.name != job.serving.model.name) continue;
+    if (other.serving.has_name) return number;
+    if (!first) first = number;
+  }
+  return first == job.number() ? std::nullopt : first;
 }
 
 ServedJobs::Said ServedJobs::state_of(const Job& job) {
@@ -55,7 +58,7 @@ void ServedJobs::update() {
     return true;
   });
   for (const auto& [number, job] : book_.jobs()) {
-    if (!job.serving.has_name) continue;
+    if (!job.serves() || has_name_of(job)) continue;
     Said said = state_of(job);
     if (const auto before = said_.find(number); before == said_.end() || before->second != said)
       say(job, std::move(said));

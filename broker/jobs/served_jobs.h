@@ -14,7 +14,7 @@ class ServedJobs {
  public:
   ServedJobs(Step& step, JobBook& book) : step_(step), book_(book) {}
 
-  // The job that serves under the name that this one wants; nothing: it may have it.
+  // The job that serves under the name that this one wants, or came before it; nothing: it may have it.
   std::optional<proto::JobNumber> has_name_of(const Job& job) const;
   // Says what has changed.
   void update();
