@@ -1,8 +1,11 @@
 #include "cli/api_client.h"
 
+#include <cstdlib>
+
 #include "base/printable.h"
 #include "cli/api_keys.h"
 #include "cli/say.h"
+#include "web/server.h"
 
 namespace weft::cli {
 
@@ -10,14 +13,29 @@ namespace {
 
 constexpr size_t kNamesShown = 20;
 
-bool is_this_machine(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+struct Key {
+  std::string text{};
+  bool is_named = true;  // by the command line
+};
+
+Result<Key> key_of(const ApiClientOptions& options) {
+  if (!options.token.empty() && !options.key_file.empty())
+    return fail(ErrorCode::InvalidArgument, "--token and --key-file say the same: give one of them");
+  const char* kept = std::getenv("WEFT_TOKEN");
+  const bool is_named = !options.token.empty() || !options.key_file.empty();
+  const std::string given = is_named || kept == nullptr ? options.token : kept;
+  const std::string file = given.starts_with('@') ? given.substr(1) : options.key_file;
+  if (file.empty()) return Key{given, is_named};
+  WEFT_TRY(auto keys, read_api_keys(file));
+  return Key{std::move(keys.front()), is_named};
 }
 
 }  // namespace
 
 void ApiClientOptions::add_to(CommandLine command) {
   command.option("--model", model, "the model's name at the service; otherwise the only one that it has");
+  command.option("--token", token,
+                 "a token of the broker whose model it is, or @FILE; else --key-file, else WEFT_TOKEN");
   command.option("--key-file", key_file, "file with the key that the service asks for, in its first line");
   command.option("--ca", ca_file,
                  "PEM file of the certificates to trust with https; otherwise those that this system trusts");
@@ -27,12 +45,12 @@ Result<std::unique_ptr<web::Client>> make_client(net::Loop& loop, const ApiClien
   web::ClientOptions client;
   WEFT_TRY(client.url, web::parse_url(options.url));
   client.ca_file = options.ca_file;
-  if (!options.key_file.empty()) {
-    WEFT_TRY(auto keys, read_api_keys(options.key_file));
-    client.key = std::move(keys.front());
-    if (!client.url.is_secure && !is_this_machine(client.url.endpoint.host))
-      say(stderr, "warning: {} is no https: whoever is on the way reads the key\n", options.url);
-  }
+  const bool is_open = !client.url.is_secure && !web::is_loopback(client.url.endpoint);
+  WEFT_TRY(Key key, key_of(options));
+  if (is_open && !key.text.empty())
+    say(stderr, "warning: {} is no https: {}\n", options.url,
+        key.is_named ? "whoever is on the way reads the key" : "WEFT_TOKEN is not sent there");
+  if (key.is_named || !is_open) client.key = std::move(key.text);
   return web::Client::make(loop, std::move(client));
 }
 

@@ -11,12 +11,16 @@
 namespace weft::cli {
 
 struct ApiClientOptions {
-  std::string url{}, model{}, key_file{}, ca_file{};
-  // --model, --key-file, --ca. The command adds --url itself.
+  std::string url{}, model{}, token{}, key_file{}, ca_file{};
+  // --model, --token, --key-file, --ca. The command adds --url itself.
   void add_to(CommandLine command);
+  // Whether one of those was given.
+  bool says_anything() const { return !(model + token + key_file + ca_file).empty(); }
 };
 
-// Errors: of the URL, and of the files. A key that would travel in the clear is warned of.
+// Shows the service what --token or --key-file says, or else WEFT_TOKEN. Errors: of the URL, and of the
+// files; InvalidArgument for both. A key that would travel in the clear is warned of; one that nobody named
+// stays here then.
 Result<std::unique_ptr<web::Client>> make_client(net::Loop& loop, const ApiClientOptions& options);
 // What --model says; without it the service's only one. InvalidArgument names those that there are.
 Result<std::string> choose_model(web::Client& client, const ApiClientOptions& options);
