@@ -9,6 +9,7 @@
 #include "broker/service/core.h"
 #include "broker/service/gate.h"
 #include "broker/service/random_secret.h"
+#include "broker/service/token_judge.h"
 #include "broker/store/sqlite_store.h"
 #include "security/identity.h"
 #include "storage/files.h"
@@ -37,23 +38,6 @@ int64_t unix_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-proto::Role role_of(security::Role role) {
-  switch (role) {
-    case security::Role::Peer:
-      return proto::Role::Peer;
-    case security::Role::Submitter:
-      return proto::Role::Submitter;
-    case security::Role::Admin:
-      return proto::Role::Admin;
-  }
-  return proto::Role::Peer;
-}
-security::Role role_of(proto::Role role) {
-  return role == proto::Role::Submitter ? security::Role::Submitter
-         : role == proto::Role::Admin   ? security::Role::Admin
-                                        : security::Role::Peer;
 }
 
 StoredToken row_of(const security::Token& token) {

@@ -40,6 +40,10 @@ struct BrokerServiceOptions {
   std::filesystem::path program{};
   Bytes plan_memory{int64_t{4} << 30};            // that planning a job may take; 0: no limit
   Duration plan_time = std::chrono::seconds(60);  // likewise
+  // Where served models are asked (door.h); nothing: nowhere. PEM files, both or neither: an address that
+  // others reach needs them.
+  std::optional<net::Endpoint> http{};
+  std::filesystem::path http_certificate{}, http_key{};
 };
 
 class BrokerService {

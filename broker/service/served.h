@@ -22,13 +22,16 @@ struct ServedPlace {
   bool operator==(const ServedPlace&) const = default;
 };
 
-// A job that serves and has not ended. What it serves is known from its first plan on.
+// A job that serves and has not ended. Until its first plan, or the first of a broker that was restarted,
+// only the name of what it serves is known, and there is no place.
 struct ServedJob {
   proto::JobNumber job = 0;
   proto::ServedModel model{};
   std::string tokenizer_json{};  // the submission's file; empty: bytes are tokens
   int64_t created = 0;           // seconds since 1970
   std::string unavailable{};     // what lacks, for people, while there is no place
+  // When it comes back as it was, its peer was away for a while: what was sent to it and came from it
+  // meanwhile may be lost.
   std::optional<ServedPlace> place{};
 };
 
