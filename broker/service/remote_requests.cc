@@ -170,7 +170,7 @@ void RemoteRequests::place(const ServedJob& job, Instant now) {
     open.tries = 0;
   }
   if (last_token_ == Instant{}) last_token_ = now;
-  entry_heard_ = now;
+  moved_on_ = now;
   pump(now);
 }
 
@@ -242,7 +242,7 @@ void RemoteRequests::progress(const PeerId& from, const proto::ServeProgress& pr
   if (found == by_number_.end()) return;  // it has ended here already
   const uint64_t id = found->second;
   Open& open = open_.at(id);
-  entry_heard_ = open.heard = now;
+  open.heard = now;
   if (progress.first > open.tokens.size()) return ask_again(open, now);
   if (take_tokens(id, progress, now) && progress.end) take_end(id, progress, now);
   pump(now);
@@ -292,7 +292,7 @@ void RemoteRequests::count_token(Open& open, Instant now) {
   metrics_.add("weft_serve_tokens_total", 1, labels);
   metrics_.observe(open.last_token ? "weft_serve_between_tokens_seconds" : "weft_serve_first_token_seconds",
                    seconds(now - open.last_token.value_or(open.arrived)), labels);
-  open.last_token = last_token_ = now;
+  open.last_token = last_token_ = moved_on_ = now;
 }
 
 void RemoteRequests::take_end(uint64_t id, const proto::ServeProgress& progress, Instant now) {
@@ -357,7 +357,7 @@ void RemoteRequests::tick_one(uint64_t id, Instant now) {
                fail(ErrorCode::Unavailable, "'" + name_ + "' cannot answer now: " + unavailable_));
   }
   if (!open.is_at_entry) return;
-  if (now - std::max(entry_heard_, open.sent) >= options_.stalled) {
+  if (now - std::max(moved_on_, open.sent) >= options_.stalled) {
     cancel_at_entry(open);
     return end(
         id, Finish::Failed,
