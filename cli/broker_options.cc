@@ -259,6 +259,10 @@ Status read_broker_options(const BrokerWords& words, BrokerServiceOptions& optio
   if (!words.config.empty()) WEFT_TRY_STATUS(read_config(words.config, values));
   for (const Row& row : rows())
     if (const std::string& text = values[row.name]; !text.empty()) WEFT_TRY_STATUS(row.parse(text, options));
+  if (options.http_certificate.empty() != options.http_key.empty())
+    return fail(ErrorCode::InvalidArgument, "--http-cert and --http-key belong together: give both");
+  if (!options.http && !options.http_key.empty())
+    return fail(ErrorCode::InvalidArgument, "--http-cert is for --http: say where to listen");
   return {};
 }
 

@@ -131,6 +131,8 @@ TEST_F(BrokerRows, WhatIsWrongIsNamed) {
       {{"--plan-memory", "1MiB"}, "--plan-memory: '1MiB' is no amount of at least 64 MiB"},
       {{"--plan-seconds", "90000"}, "--plan-seconds: '90000' is no number of seconds"},
       {{"--http", "8000"}, "8000"},
+      {{"--http", "[::1]:9", "--http-cert", "a"}, "--http-cert and --http-key belong together"},
+      {{"--http-cert", "a", "--http-key", "b"}, "say where to listen"},
       {{"--plan-seconds", "9x"}, "--plan-seconds: '9x'"},
   };
   for (const auto& [arguments, words] : cases) {
