@@ -65,6 +65,7 @@ Effects Broker::step(Now now, const Event& event) {
     if (step_.stand_bys && !more) stand_bys_.update(), more = true;
   }
   book_.remove_ended(pool_);
+  if (step_.served) served_jobs_.update();
   if (step_.transient) stand_bys_.keep_transient();
   if (std::exchange(step_.peers, false)) step_.effect(PublishPeers{pool_.list()});
   return step_.end();
@@ -140,6 +141,7 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
             peer.said_at = step_.now.monotonic;
             step_.log("info peer_says peer=" + peer.name + " text=\"" + m.text.substr(0, kSaysMax) + "\"");
           },
+          [&](const proto::ServeProgress&) { ++step_.counters.stale_dropped; },  // gates pass it on
           [&](const proto::StepReport& m) {
             status = runs_.on_report(peer, message, 0);
             if (status) probes_.observe(peer, m);

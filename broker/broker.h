@@ -6,6 +6,7 @@
 //   JobBook    jobs that have not ended, whose, in which phase   (job_book.h, job.h)
 //   Runs       what goes on: reports, commands, deadlines        (runs.h, run.h)
 //   StandBys   who holds what for whom                           (stand_bys.h)
+//   ServedJobs where requests for served models go              (served_jobs.h)
 //   Probes     the links between peers, measured                 (probes.h)
 //
 // The rooms know each other only downwards in this list; what takes several of them is done here: admitting,
@@ -31,6 +32,8 @@
 // - Jobs are served in the order in which they came, as far as there are peers for them. While a job is
 //   planned its candidates are nobody's: the first plan that is made gets its peers, another one that wanted
 //   them is made again.
+// - A job that serves goes on until it is stopped. It makes no steps and has no state, so its losses end it
+//   never: others get its stages, as soon as there are some. Two jobs do not serve under one name.
 // - A job is its submitter's: to anybody else but an admin it does not exist.
 #pragma once
 
@@ -47,6 +50,7 @@
 #include "broker/pool/principals.h"
 #include "broker/links/probes.h"
 #include "broker/jobs/runs.h"
+#include "broker/jobs/served_jobs.h"
 #include "broker/place/stand_bys.h"
 
 namespace weft::broker {
@@ -171,6 +175,7 @@ class Broker {
   JobBook book_;
   Runs runs_;
   StandBys stand_bys_;
+  ServedJobs served_jobs_;
   Probes probes_;
   std::map<ConnectionId, Client> clients_;
   std::map<ConnectionId, PeerId> bulk_;  // peers' second connections

@@ -67,6 +67,11 @@ void Broker::on_client_message(const Received& event, const Client& client) {
                    if (job == nullptr) return answer_from_store();
                    if (job->result || job->points.checkpoint() != nullptr)
                      return step_.send(connection, JobBook::result_of(*job));
+                   if (job->serves())
+                     return step_.send(connection,
+                                       proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                                      .message = "job " + std::to_string(m.job) +
+                                                                 " serves a model: it has no result"});
                    step_.send(connection, proto::Refusal{.code = ErrorCode::Unavailable,
                                                          .message = "job " + std::to_string(m.job) + " is " +
                                                                     std::string(to_string(job->state)) +

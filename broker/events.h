@@ -171,6 +171,19 @@ struct CloseFeed {
 struct GrantRelay {
   proto::Secret ticket{};
 };
+// Of a job that serves, when it changed. Nothing: it has ended.
+struct ServedState {
+  proto::ServedModel model{};
+  proto::Encoded<proto::SubmitJob> submission = proto::SubmitJob{};
+  int64_t created = 0;  // seconds since 1970
+  proto::PlanVersion plan_version = 0;
+  std::optional<PeerId> entry{};  // the peer of stage 0, where requests go; nothing: `unavailable` says why
+  std::string unavailable{};
+};
+struct PublishServed {
+  proto::JobNumber job = 0;
+  std::optional<ServedState> state{};
+};
 struct RevokeRelay {
   proto::Secret ticket{};
 };
@@ -213,9 +226,10 @@ struct VerifyBlobs {  // answered by BlobsVerified
 struct Log {
   std::string line{};  // "level event key=value ..."
 };
-using Effect = std::variant<Send, Admit, Close, CloseAll, CheckSubmission, StartPlanning, Reconsider,
-                            OpenFeed, CloseFeed, GrantRelay, RevokeRelay, ForgetJob, PublishPeers, SendEvents,
-                            AnswerFromStore, SendJobs, ReopenJob, VerifyBlobs, KeepTransient, Log>;
+using Effect =
+    std::variant<Send, Admit, Close, CloseAll, CheckSubmission, StartPlanning, Reconsider, OpenFeed,
+                 CloseFeed, GrantRelay, RevokeRelay, ForgetJob, PublishPeers, PublishServed, SendEvents,
+                 AnswerFromStore, SendJobs, ReopenJob, VerifyBlobs, KeepTransient, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

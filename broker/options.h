@@ -35,7 +35,8 @@ struct BrokerOptions {
   // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
   double slow_factor = 10;
   Duration slow_after = std::chrono::seconds(5);
-  // After this wait for peers, those that failed the job become eligible again.
+  // After this wait for peers, those that failed the job become eligible again; and once it has served for so
+  // long.
   Duration forgive_after = std::chrono::seconds(60);
   double slow_promise_min = 0.5e-3;
   // false: links are taken as the regions' names suggest.

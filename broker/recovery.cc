@@ -64,7 +64,9 @@ void Broker::settle(const Verdict& verdict) {
       return on_stalled(*job, verdict.what);
     case Verdict::Kind::Stopped:
       if (!job->is_moving() || job->stop_requested)
-        return end_job(*job, JobState::Stopped, "stopped by its user after step " + step);
+        return end_job(*job, JobState::Stopped,
+                       "stopped by its user" + (job->serves() ? "" : " after step " + step));
+      if (job->serves()) return recover(*job, "a peer wants to leave");
       return recover(*job, (job->move_to.empty() ? "a peer wants to leave; moving after step "
                                                  : "planned anew; moving after step ") +
                                step);
@@ -86,8 +88,11 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
     if (job.move_to.empty()) ++job.losses.recoveries;
     if (!job.losses.lost_at) job.losses.lost_at = step_.now.monotonic;
     const uint64_t again = lost > job.step ? lost - job.step : 0;
-    book_.notice(job, reason + ": going on from " + job.points.describe() + ", " + std::to_string(again) +
-                          (again == 1 ? " committed step is done again" : " committed steps are done again"));
+    const std::string goes_on =
+        job.serves() ? "requests wait until all its stages are there again"
+                     : "going on from " + job.points.describe() + ", " + std::to_string(again) +
+                           (again == 1 ? " committed step is done again" : " committed steps are done again");
+    book_.notice(job, reason + ": " + goes_on);
   }
   if (had_plan && !moving && counts) return wait_after_loss(job, reason);
   job.losses.at_step = job.step;
@@ -95,10 +100,10 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
 }
 
 // One more without a step between them. The first may pass at once; what fails again and again is given time,
-// and at last given up.
+// and at last given up, unless it serves: somebody may come who can.
 void Broker::wait_after_loss(Job& job, const std::string& reason) {
   const uint32_t failures = ++job.losses.in_a_row;
-  if (failures >= options_.failures_max)
+  if (failures >= options_.failures_max && !job.serves())
     return end_job(job, JobState::Failed,
                    "given up after " + std::to_string(failures) +
                        " losses without a step between them: weft resume " + job.text() + " goes on from " +
@@ -146,7 +151,7 @@ bool Broker::is_refused_by_all(Job& job, const Peer& peer) {
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
-  if (failed.diverged) return on_edge_diverged(job, what, failed);
+  if (failed.diverged && !job.serves()) return on_edge_diverged(job, what, failed);
   if (failed.permanent && is_hopeless(job, peer.id)) return end_job(job, JobState::Failed, what);
   if (failed.error.code == ErrorCode::Unsupported && is_refused_by_all(job, peer))
     return end_job(job, JobState::Failed, "no peer that is free can do it: " + what);

@@ -21,6 +21,7 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
       book_(step_),
       runs_(options_, step_, pool_, book_),
       stand_bys_(options_, step_, pool_, book_, runs_),
+      served_jobs_(step_, book_),
       probes_(options_, step_, pool_, book_, stand_bys_),
       principals_(options_.keys_of_token_max) {
   for (const PrincipalAdmitted& principal : state.principals)
@@ -90,7 +91,8 @@ void Broker::first_step() {
     }
     at->away_since = step_.now.monotonic;
     const PlannedRun& plan = *at->crew.plan;
-    step_.effect(OpenFeed{number, plan.data_key, job.submitted.submission, plan.training.microbatch_size});
+    if (!plan.serves())  // nothing feeds such a job
+      step_.effect(OpenFeed{number, plan.data_key, job.submitted.submission, plan.training.microbatch_size});
     for (const proto::Secret& ticket : plan.relay_tickets) step_.effect(GrantRelay{ticket});
     step_.log("info run_goes_on job=" + job.text() + " step=" + std::to_string(job.log.recorded_step));
     if (job.state == JobState::Stopping) runs_.request_stop(job, /*to_go_on=*/false);

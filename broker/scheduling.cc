@@ -22,6 +22,10 @@ bool has_codecs(const PlannedRun& plan) {
   return false;
 }
 
+std::string name_is_taken(const Job& job, proto::JobNumber other) {
+  return "waits for a name: job " + std::to_string(other) + " serves as '" + job.serving.model.name + "'";
+}
+
 std::string describe_lack(const proto::DeviceReport& device, dag::Arithmetic wanted) {
   std::string text = "has no arithmetic in " + std::string(to_string(wanted)) + ", only in ";
   for (size_t i = 0; i < device.arithmetic.size(); ++i)
@@ -42,7 +46,7 @@ std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, boo
   if (!job.can_skip(peer))
     return "cannot skip steps that diverge: its weft (" + peer.software + ") is too old";
   if (!job.is_new_enough(peer))
-    return "cannot train what the job asks for: its weft (" + peer.software + ") is too old";
+    return "cannot do what the job asks for: its weft (" + peer.software + ") is too old";
   if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission->arithmetic);
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
   if (peer.device_lost) return "has lost its device";
@@ -103,6 +107,10 @@ void Broker::schedule_jobs() {
     if (waiting == nullptr) continue;
     if (waiting->not_before && step_.now.monotonic < *waiting->not_before) continue;
     forgive(job);
+    if (const auto other = served_jobs_.has_name_of(job)) {
+      book_.set_state(job, JobState::Waiting, name_is_taken(job, *other));
+      continue;
+    }
     if (waiting->infeasible_with == pool_.version()) continue;
     std::vector<Candidate> free = candidates(job);
     if (const auto chosen = peers_to_move_to(job, free)) {
@@ -125,12 +133,12 @@ void Broker::schedule_jobs() {
       ++plannings;
       continue;
     }
-    book_.set_state(
-        job, JobState::Waiting,
-        (job.previous.plan ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
-                           : std::string("waits for peers: needs ")) +
-            std::to_string(wanted) + ", " + std::to_string(free.size()) +
-            (free.size() == 1 ? " is free" : " are free") + describe_others(job));
+    book_.set_state(job, JobState::Waiting,
+                    (job.previous.plan && !job.serves()
+                         ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
+                         : std::string("waits for peers: needs ")) +
+                        std::to_string(wanted) + ", " + std::to_string(free.size()) +
+                        (free.size() == 1 ? " is free" : " are free") + describe_others(job));
   }
 }
 
@@ -194,11 +202,13 @@ void Broker::on_planned(const PlanningDone& event) {
       return wait(job, error.message, {.infeasible_with = pool_.version()});
     // One that has run is not lost for want of a plan, as where the process that made it died: it was planned
     // before.
-    const bool has_run = job.microbatch_size != 0 || job.points.newest() != nullptr;
+    const bool has_run = job.microbatch_size != 0 || job.points.newest() != nullptr || job.serves();
     if (!has_run) return end_job(job, JobState::Failed, error.message);
     book_.notice(job, "it could not be planned anew: " + error.message);
     return wait_after_loss(job, error.message);
   }
+  job.serving.model = (*event.plan)->served;
+  if (const auto other = served_jobs_.has_name_of(job)) return wait(job, name_is_taken(job, *other));
   for (const PlannedStage& stage : (*event.plan)->stages) {
     const Peer* peer = pool_.find(stage.peer);
     if (peer == nullptr || why_not(*peer, job, /*own=*/false))
@@ -230,6 +240,7 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
   const PlannedRun& plan = *crew.plan;
   job.has_codecs = job.has_codecs || has_codecs(plan);
   job.steps = plan.training.steps;
+  job.serving = {.model = plan.served, .has_name = plan.serves()};
   const auto sources = stand_bys_.find_sources(job);
   if (!sources) {
     const std::string gone = job.points.describe();

@@ -41,6 +41,7 @@ class Step {
   bool transient = false;  // which blobs that need not survive the broker are spoken of
   bool probes = false;     // other peers are idle, or other links are wanted
   bool jobs = false;       // some may be planned that could not
+  bool served = true;      // what is served, and where requests for it go
 
  private:
   Effects effects_;

@@ -1,8 +1,11 @@
 #include "cli/api_client.h"
 
+#include <cstdlib>
+
 #include "base/printable.h"
 #include "cli/api_keys.h"
 #include "cli/say.h"
+#include "web/server.h"
 
 namespace weft::cli {
 
@@ -10,14 +13,32 @@ namespace {
 
 constexpr size_t kNamesShown = 20;
 
-bool is_this_machine(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 }  // namespace
+
+Result<ShownKey> shown_key(const ApiClientOptions& options, const web::Url& url) {
+  if (!options.token.empty() && !options.key_file.empty())
+    return fail(ErrorCode::InvalidArgument, "--token and --key-file say the same: give one of them");
+  const char* kept = std::getenv("WEFT_TOKEN");
+  const bool is_named = !options.token.empty() || !options.key_file.empty();
+  const bool is_open = !url.is_secure && !web::is_loopback(url.endpoint);
+  const std::string given = is_named || kept == nullptr ? options.token : kept;
+  const std::string file = given.starts_with('@') ? given.substr(1) : options.key_file;
+  if (given.empty() && file.empty()) return ShownKey{};
+  if (!is_named && is_open)
+    return ShownKey{.warning = options.url + " is no https: WEFT_TOKEN is not sent there"};
+  ShownKey key{.text = given};
+  if (!file.empty()) {
+    WEFT_TRY(auto keys, read_api_keys(file));
+    key.text = std::move(keys.front());
+  }
+  if (is_open) key.warning = options.url + " is no https: whoever is on the way reads the key";
+  return key;
+}
 
 void ApiClientOptions::add_to(CommandLine command) {
   command.option("--model", model, "the model's name at the service; otherwise the only one that it has");
+  command.option("--token", token,
+                 "a token of the broker whose model it is, or @FILE; else --key-file, else WEFT_TOKEN");
   command.option("--key-file", key_file, "file with the key that the service asks for, in its first line");
   command.option("--ca", ca_file,
                  "PEM file of the certificates to trust with https; otherwise those that this system trusts");
@@ -27,12 +48,9 @@ Result<std::unique_ptr<web::Client>> make_client(net::Loop& loop, const ApiClien
   web::ClientOptions client;
   WEFT_TRY(client.url, web::parse_url(options.url));
   client.ca_file = options.ca_file;
-  if (!options.key_file.empty()) {
-    WEFT_TRY(auto keys, read_api_keys(options.key_file));
-    client.key = std::move(keys.front());
-    if (!client.url.is_secure && !is_this_machine(client.url.endpoint.host))
-      say(stderr, "warning: {} is no https: whoever is on the way reads the key\n", options.url);
-  }
+  WEFT_TRY(ShownKey key, shown_key(options, client.url));
+  if (!key.warning.empty()) say(stderr, "warning: {}\n", key.warning);
+  client.key = std::move(key.text);
   return web::Client::make(loop, std::move(client));
 }
 

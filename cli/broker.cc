@@ -109,7 +109,7 @@ Result<int> run_broker(const BrokerWords& words) {
   const bool is_journal = writes_to_journal();
   options.makes_submitter_token = !is_journal;
   const fs::path data_dir = options.data_dir;
-  const bool is_advertised = !options.advertise.empty();
+  const bool is_advertised = !options.advertise.empty(), has_certificate = !options.http_certificate.empty();
   const sigset_t signals = StopOnSignal::signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   WEFT_TRY(const auto service, broker::BrokerService::start(std::move(options)));
@@ -129,6 +129,8 @@ Result<int> run_broker(const BrokerWords& words) {
         "submitter token: {0}\n"
         "keep it: it is shown this once. To submit jobs from any machine: weft login {1} --token {0}\n",
         *service->submitter_token(), address);
+  if (const auto http = service->http_endpoint())
+    say(stdout, "served models: {}://{}/v1\n", has_certificate ? "https" : "http", net::to_string(*http));
   std::fflush(stdout);
   const StopOnSignal stop(*service);
   WEFT_TRY_STATUS(service->wait());

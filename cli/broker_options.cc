@@ -175,6 +175,25 @@ const std::vector<Row>& rows() {
        "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
        "unlimited; a model that takes more fails its job",
        parse_plan_memory},
+      {"http",
+       "HOST:PORT where served models are asked, by HTTP as OpenAI has it (weft token create --role "
+       "caller); default: nowhere; any address but this machine's own needs a certificate",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         WEFT_TRY(into.http, net::parse_endpoint(text));
+         return {};
+       }},
+      {"http_cert", "PEM file of the certificate's chain for --http: TLS 1.3",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         into.http_certificate = text;
+         return {};
+       },
+       /*is_path=*/true},
+      {"http_key", "PEM file of its key",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         into.http_key = text;
+         return {};
+       },
+       /*is_path=*/true},
       {"plan_seconds", "how long planning a job may take, in seconds; default 60", parse_plan_seconds},
   };
   return kRows;
@@ -240,6 +259,10 @@ Status read_broker_options(const BrokerWords& words, BrokerServiceOptions& optio
   if (!words.config.empty()) WEFT_TRY_STATUS(read_config(words.config, values));
   for (const Row& row : rows())
     if (const std::string& text = values[row.name]; !text.empty()) WEFT_TRY_STATUS(row.parse(text, options));
+  if (options.http_certificate.empty() != options.http_key.empty())
+    return fail(ErrorCode::InvalidArgument, "--http-cert and --http-key belong together: give both");
+  if (!options.http && !options.http_key.empty())
+    return fail(ErrorCode::InvalidArgument, "--http-cert is for --http: say where to listen");
   return {};
 }
 

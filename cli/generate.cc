@@ -145,8 +145,8 @@ Result<int> run_generate(const GenerateOptions& options) {
   if (options.model.empty() == options.client.url.empty())
     return fail(ErrorCode::InvalidArgument, "give the model's file, or --url of a service: one of the two");
   const ApiClientOptions& client = options.client;
-  if (client.url.empty() && !(client.model + client.key_file + client.ca_file).empty())
-    return fail(ErrorCode::InvalidArgument, "--model, --key-file and --ca go with --url");
+  if (client.url.empty() && client.says_anything())
+    return fail(ErrorCode::InvalidArgument, "--model, --token, --key-file and --ca go with --url");
   if (!client.url.empty() && (!options.tokenizer.empty() || options.context != 0))
     return fail(ErrorCode::InvalidArgument, "--tokenizer and --context go with a file: a service has its own");
   return client.url.empty() ? generate_from_file(options) : generate_from_service(options);

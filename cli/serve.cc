@@ -11,6 +11,7 @@
 #include "cli/say.h"
 #include "cli/signals.h"
 #include "net/loop.h"
+#include "serve/service/engine_thread.h"
 #include "serve/service/load.h"
 #include "web/api.h"
 #include "web/server.h"
@@ -31,10 +32,6 @@ struct ServeOptions {
   BackendOptions backend;
   bool is_json() const { return format == "json"; }
 };
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
 
 // Equal times, whatever the guess has right.
 bool is_equal(std::string_view a, std::string_view b) {
@@ -64,7 +61,7 @@ Result<web::ServerOptions> server_options(const ServeOptions& options) {
   server.key_file = options.key;
   if (options.certificate.empty() != options.key.empty())
     return fail(ErrorCode::InvalidArgument, "--http-cert and --http-key belong together: give both");
-  if (!is_loopback(server.endpoint.host) && (options.certificate.empty() || options.keys_file.empty()))
+  if (!web::is_loopback(server.endpoint) && (options.certificate.empty() || options.keys_file.empty()))
     return fail(ErrorCode::InvalidArgument,
                 fmt::format("--http {} can be reached from other machines: it needs --http-cert FILE, "
                             "--http-key FILE and --api-keys FILE",
@@ -87,13 +84,15 @@ void announce(const ServeOptions& options, const serve::LoadedModel& model, cons
                                {"system_fingerprint", model.text.fingerprint}};
     say(stdout, "{}\n", event.dump());
   } else {
-    say(stdout, "serving '{}' at {}  ({} positions, {} tokens, {})\n", model.text.name, url, decoder.context(),
-        decoder.vocabulary(),
-        model.why_windows.empty()
-            ? fmt::format("{} of cache for a whole context", format_bytes(decoder.bytes_of(decoder.context()).value))
-            : "without caches");
-    say(stdout, "try: weft chat --url {0}   or   curl {0}/completions -H 'Content-Type: application/json' "
-        "-d '{{\"model\": \"{1}\", \"prompt\": \"Once\", \"max_tokens\": 32}}'\n", url, model.text.name);
+    say(stdout, "serving '{}' at {}  ({} positions, {} tokens, {})\n", model.text.name, url,
+        decoder.context(), decoder.vocabulary(),
+        model.why_windows.empty() ? fmt::format("{} of cache for a whole context",
+                                                format_bytes(decoder.bytes_of(decoder.context()).value))
+                                  : "without caches");
+    say(stdout,
+        "try: weft chat --url {0}   or   curl {0}/completions -H 'Content-Type: application/json' "
+        "-d '{{\"model\": \"{1}\", \"prompt\": \"Once\", \"max_tokens\": 32}}'\n",
+        url, model.text.name);
   }
   std::fflush(stdout);
 }
@@ -112,10 +111,12 @@ Result<int> run_serve(ServeOptions options) {
   WEFT_TRY(serve::LoadedModel model, serve::load_model(options.load, *backend));
   for (const std::string& warning : model.warnings) say(stderr, "warning: {}\n", warning);
   if (!model.why_windows.empty())
-    say(stderr, "warning: no caches can be made of this model: {}. Each token costs a pass over all {} positions.\n",
+    say(stderr,
+        "warning: no caches can be made of this model: {}. Each token costs a pass over all {} positions.\n",
         model.why_windows, model.decoder->context());
   const serve::Decoder& decoder = *model.decoder;
-  const auto service = std::make_shared<serve::TextService>(model.text, std::move(model.decoder), options.engine);
+  const auto service = std::make_shared<serve::TextService>(
+      model.text, std::make_unique<serve::EngineThread>(std::move(model.decoder), options.engine));
   WEFT_TRY(const auto listening, web::Server::start(server, web::make_api(service, std::move(api))));
   announce(options, model, decoder, listening->endpoint());
   net::Loop loop;
@@ -144,9 +145,14 @@ void add_serve(CommandLine program, Command& chosen) {
                  "chatml, llama3 or plain; otherwise what tokenizer_config.json beside the tokenizer says");
   command.option("--context", options->context, "positions, where the file leaves them open; 0: 1024")
       .shows_default();
-  command.option("--sequences", options->sequences, "requests that are served at once").within(1u, 4096u).shows_default();
-  command.option("--cache-mib", options->cache_mib, "memory for caches, in MiB").within(1u, 1u << 24).shows_default();
-  command.flag("--skip-check", options->skips_check, "do not compare the caches with the whole window at the start");
+  command.option("--sequences", options->sequences, "requests that are served at once")
+      .within(1u, 4096u)
+      .shows_default();
+  command.option("--cache-mib", options->cache_mib, "memory for caches, in MiB")
+      .within(1u, 1u << 24)
+      .shows_default();
+  command.flag("--skip-check", options->skips_check,
+               "do not compare the caches with the whole window at the start");
   command.option("--format", options->format, "text or json").one_of({"text", "json"}).shows_default();
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_serve(*options); });

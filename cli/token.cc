@@ -35,6 +35,9 @@ Result<int> create(const TokenOptions& options) {
   if (options.ttl != "never") {
     WEFT_TRY(token.ttl, parse_duration(options.ttl));
   }
+  if (token.role == security::Role::Caller && options.uses != 0)
+    return fail(ErrorCode::InvalidArgument,
+                "--uses counts the machines that a token lets in, and a caller's lets none in: leave it out");
   if (options.uses != 0) token.uses = options.uses;
   token.label = options.label;
   WEFT_TRY(const fs::path folder, broker_folder(options));
@@ -149,8 +152,9 @@ void add_token(CommandLine program, Command& chosen) {
   CommandLine make =
       add("create", "make a token and print it; it is not kept, only what recognises it", create);
   make.option("--role", options->role,
-              "whom it lets in: machines that compute, people with jobs, or who looks after all jobs")
-      .one_of({"peer", "submitter", "admin"})
+              "whom it lets in: machines that compute, people with jobs, programs that ask served models by "
+              "HTTP, or who looks after all jobs")
+      .one_of({"peer", "submitter", "caller", "admin"})
       .required();
   make.option("--ttl", options->ttl, "how long it lets new ones in, as 24h, or never to expire")
       .shows_default();

@@ -50,6 +50,7 @@ enum class Role : uint8_t {
   Submitter = 2,  // a user's client
   PeerBulk = 3,   // a peer's second connection: tensors by hash, microbatches of data
   Admin = 4,      // a user's client that may see and end everybody's jobs, and ban peers
+  Caller = 5,     // of tokens alone, for the broker's HTTP door: no connection comes as one
 };
 inline bool is_user(Role role) { return role == Role::Submitter || role == Role::Admin; }
 // Whether who was admitted as one may come as the other.

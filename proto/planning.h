@@ -95,6 +95,7 @@ struct PlanAnswer {
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
   bool skips_steps = false;
   uint32_t peer_minor = 0;  // of the oldest protocol whose peers can serve it
+  std::string serves{};     // under which name; empty: it does not
   std::optional<JobFeed> feed{};
   std::optional<RunPlan> plan{};
 };

@@ -50,6 +50,7 @@ struct SubmitJob {
   // Of every float tensor of the model, in its order. None, as clients before minor version 9 say: whoever
   // plans decides.
   std::vector<ModelTensor> tensors{};
+  std::string serves{};  // the name of the model that it serves; likewise; empty: it does not
 };
 struct JobAccepted {
   JobNumber job = 0;

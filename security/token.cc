@@ -89,6 +89,8 @@ std::string_view to_string(Role role) {
       return "submitter";
     case Role::Admin:
       return "admin";
+    case Role::Caller:
+      return "caller";
   }
   return "unknown";
 }
@@ -97,8 +99,9 @@ Result<Role> parse_role(std::string_view text) {
   if (text == "peer") return Role::Peer;
   if (text == "submitter") return Role::Submitter;
   if (text == "admin") return Role::Admin;
-  return fail(ErrorCode::InvalidArgument,
-              "role '" + std::string(text.substr(0, 32)) + "': there are `peer`, `submitter` and `admin`");
+  if (text == "caller") return Role::Caller;
+  return fail(ErrorCode::InvalidArgument, "role '" + std::string(text.substr(0, 32)) +
+                                              "': there are `peer`, `submitter`, `caller` and `admin`");
 }
 
 Token make_token(Role role, const PeerId& broker) {
@@ -153,7 +156,7 @@ Result<Token> parse_token(std::string_view text) {
     return invalid("its checksum does not match, a character is wrong");
   Token token;
   const uint8_t* at = bytes.data();
-  if (*at < static_cast<uint8_t>(Role::Peer) || *at > static_cast<uint8_t>(Role::Admin))
+  if (*at < static_cast<uint8_t>(Role::Peer) || *at > static_cast<uint8_t>(Role::Caller))
     return invalid("it is for a role that this weft does not know");
   token.role = static_cast<Role>(*at++);
   std::copy_n(at, 32, token.broker.digest.bytes.begin());

@@ -17,8 +17,9 @@ namespace weft::security {
 
 class Identity;
 
-enum class Role : uint8_t { Peer = 1, Submitter = 2, Admin = 3 };
-std::string_view to_string(Role role);  // "peer", "submitter", "admin"
+// A caller's is for the broker's HTTP door alone: it admits nobody to the broker itself.
+enum class Role : uint8_t { Peer = 1, Submitter = 2, Admin = 3, Caller = 4 };
+std::string_view to_string(Role role);  // "peer", "submitter", "admin", "caller"
 Result<Role> parse_role(std::string_view text);
 
 struct TokenSecret {

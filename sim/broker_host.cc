@@ -336,6 +336,7 @@ void BrokerHost::carry_out(broker::Effect& effect) {
             enqueue(broker::BlobsVerified{e.job, e.step, static_cast<size_t>(bad)});
           },
           [&](broker::PublishPeers&) {},
+          [&](broker::PublishServed&) {},
           [&](broker::SendEvents&) {},
           [&](broker::KeepTransient& e) {
             blobs_.keep_transient({e.blobs.begin(), e.blobs.end()}, world_.now());

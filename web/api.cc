@@ -69,6 +69,7 @@ class Api final : public Handler {
   void show_health(const Request& request, std::string_view name, const Responder& responder);
   void show_metrics(const Request& request, std::string_view name, const Responder& responder);
   void generate(ApiResult<GenerateRequest> request, const Responder& responder);
+  ApiError absent(const std::string& model) const;
   static void follow(const Responder& responder, std::shared_ptr<OpenRequest> running);
 
   const std::shared_ptr<Service> service_;
@@ -123,6 +124,11 @@ std::optional<ApiError> Api::judge(const Request& request, const Route& route) c
                     .type = "permission_error",
                     .code = "insufficient_permissions",
                     .message = "the role of this token does not allow " + std::string(route.path)};
+  if (verdict == Verdict::Unsure)
+    return ApiError{.status = 503,
+                    .type = "service_unavailable_error",
+                    .message = "whether this token is good cannot be said now; try again later",
+                    .retry_after = 1};
   return {};
 }
 
@@ -160,13 +166,17 @@ void Api::list_models(const Request&, std::string_view, const Responder& respond
   responder.send({.body = render_models(service_->models())});
 }
 
-void Api::show_model(const Request&, std::string_view name, const Responder& responder) {
+ApiError Api::absent(const std::string& model) const {
+  if (const auto why = service_->why_absent(model)) return *why;
   std::vector<std::string> names;
-  for (const ModelInfo& model : service_->models()) {
+  for (ModelInfo& other : service_->models()) names.push_back(std::move(other.id));
+  return unknown_model(shown(model), names);
+}
+
+void Api::show_model(const Request&, std::string_view name, const Responder& responder) {
+  for (const ModelInfo& model : service_->models())
     if (model.id == name) return responder.send({.body = render_model(model)});
-    names.push_back(model.id);
-  }
-  responder.send(error_response(unknown_model(shown(name), names)));
+  responder.send(error_response(absent(std::string(name))));
 }
 
 void Api::complete(const Request& request, std::string_view, const Responder& responder) {
@@ -178,10 +188,9 @@ void Api::chat(const Request& request, std::string_view, const Responder& respon
 
 void Api::generate(ApiResult<GenerateRequest> request, const Responder& responder) {
   if (!request) return responder.send(error_response(request.error()));
-  std::vector<std::string> names;
-  for (ModelInfo& model : service_->models()) names.push_back(std::move(model.id));
-  if (std::ranges::find(names, request->model) == names.end())
-    return responder.send(error_response(unknown_model(shown(request->model), names)));
+  const std::vector<ModelInfo> models = service_->models();
+  if (std::ranges::find(models, request->model, &ModelInfo::id) == models.end())
+    return responder.send(error_response(absent(request->model)));
   auto sink =
       request->is_stream ? make_stream_sink(responder) : make_whole_sink(responder, options_.whole_text_max);
   follow(responder, service_->start(std::move(*request), std::move(sink)));

@@ -1,6 +1,6 @@
 // The paths of the door, bound to a Service:
 //
-//   GET  /v1/models, /v1/models/NAME
+//   GET  /v1/models, /v1/models/NAME             those that can answer
 //   POST /v1/completions, /v1/chat/completions      whole, or as server-sent events
 //   GET  /v1/streams/REQUEST                        a stream again, behind the event of Last-Event-ID
 //   GET  /health                                    200 or 503
@@ -26,6 +26,7 @@ enum class Verdict : uint8_t {
   Allowed,
   Unknown,    // 401: no token, or none that is known
   Forbidden,  // 403: a token of another role
+  Unsure,     // 503: it cannot be said now
 };
 
 struct ApiOptions {

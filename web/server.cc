@@ -121,6 +121,10 @@ void LoopServer::stop(Duration deadline) {
 
 }  // namespace
 
+bool is_loopback(const net::Endpoint& endpoint) {
+  return endpoint.host == "localhost" || endpoint.host == "::1" || endpoint.host.starts_with("127.");
+}
+
 Response Handler::on_refused(int status, const std::string& message) {
   return {.status = status, .content_type = "text/plain; charset=utf-8", .body = message + "\n"};
 }

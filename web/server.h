@@ -57,6 +57,9 @@ struct ServerOptions {
   ServerLimits limits{};
 };
 
+// Whether this machine alone reaches what listens there, by its name.
+bool is_loopback(const net::Endpoint& endpoint);
+
 struct ServerStats {
   uint64_t connections = 0, requests = 0, streams = 0;
   uint64_t refused_by_limit = 0;                     // connections

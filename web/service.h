@@ -126,7 +126,9 @@ struct Health {
 class Service {
  public:
   virtual ~Service() = default;
-  virtual std::vector<ModelInfo> models() const = 0;
+  virtual std::vector<ModelInfo> models() const = 0;  // that can answer now
+  // What is told of a model that is not among them; nothing: nobody knows it.
+  virtual std::optional<ApiError> why_absent(const std::string& /*model*/) const { return {}; }
   // The sink may be called before this returns, and is let go of after its end.
   virtual std::shared_ptr<OpenRequest> start(GenerateRequest request, std::shared_ptr<Sink> sink) = 0;
   // All of an answer from its beginning, of a stream that is running or ended a short time ago. NotFound

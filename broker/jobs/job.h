@@ -71,6 +71,7 @@ struct Running {
   std::unique_ptr<Run> run{};
   std::optional<Instant> away_since{};  // stages have to resume
   bool restarted = false;               // because the broker was
+  Instant since{};                      // all its stages are there
   Instant computed_at{};                // when somebody last said that it has computed more
   Duration loading_took{};
   bool is_at_standstill = false;  // once it is over for want of progress: nobody computed, either
@@ -129,6 +130,10 @@ struct Job {
     bool are_equal = true;
     bool difference_said = false;
   } bits{};
+  struct Serving {
+    proto::ServedModel model{};  // of a job that serves; until its first plan the name alone is known
+    bool has_name = false;  // nobody else serves under it until this job has ended
+  } serving{};
   bool stop_requested = false;    // by its user
   std::vector<PeerId> move_to{};  // planned anew with these, once it has stopped
   Drift drift{};
@@ -147,6 +152,7 @@ struct Job {
   // Of a job that loads or runs.
   Crew* crew();
   const Crew* crew() const;
+  bool serves() const { return !serving.model.name.empty(); }
   bool is_moving() const { return running() != nullptr && running()->moving; }
 
   bool excludes(const std::string& peer) const;  // by its user's wish

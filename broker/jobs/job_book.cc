@@ -18,6 +18,7 @@ Job& JobBook::submit(const PeerId& submitter, proto::Encoded<proto::SubmitJob> s
                    .submitter = submitter,
                    .submission = std::move(submission),
                    .unix_ms = step_.now.unix_ms};
+  job.serving.model.name = job.submitted.submission->serves;
   step_.record(job.submitted);
   proto::JobEvent queued;
   queued.kind = JobEventKind::State;
@@ -29,6 +30,7 @@ Job& JobBook::load(const StoredJob& stored) {
   Job& job = jobs_[stored.submitted.job];
   next_ = std::max(next_, stored.submitted.job + 1);
   job.submitted = stored.submitted;
+  job.serving.model.name = job.submitted.submission->serves;
   job.state = stored.last.state;
   job.reason = stored.last.reason;
   job.plan_version = stored.last.plan_version;
@@ -66,6 +68,7 @@ void JobBook::notice(Job& job, std::string text) {
 }
 
 void JobBook::set_state(Job& job, JobState state, std::string reason) {
+  step_.served = true;
   if (job.state == state && job.reason == reason && job.plan_version == job.recorded_version) return;
   job.recorded_version = job.plan_version;
   job.state = state;

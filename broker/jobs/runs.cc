@@ -20,7 +20,9 @@ void Runs::give_verdict(Job& job, Verdict verdict) {
 
 void Runs::start(Job& job) {
   phase::Loading& loaded = *job.loading();
-  phase::Running at{.crew = std::move(loaded.crew), .loading_took = step_.now.monotonic - loaded.since};
+  phase::Running at{.crew = std::move(loaded.crew),
+                    .since = step_.now.monotonic,
+                    .loading_took = step_.now.monotonic - loaded.since};
   const PlannedRun& plan = *at.crew.plan;
   at.run =
       std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan), options_.run);
@@ -28,9 +30,19 @@ void Runs::start(Job& job) {
   job.microbatch_size = plan.training.microbatch_size;
   job.drift.begin(step_.now.monotonic, at.run->committed_step());
   job.phase = std::move(at);
-  book_.set_state(job, JobState::Running, "");
+  book_.set_state(job, JobState::Running, plan.serves() ? "serves as " + plan.served.name : "");
   step_.stand_bys = true;
   (void)tell(job, [](Run& run, Instant now) { return run.start(now); });
+  if (plan.serves()) serves_again(job);
+}
+
+void Runs::serves_again(Job& job) {
+  if (!job.losses.lost_at) return;
+  char text[64];
+  std::snprintf(text, sizeof text, "serving again after %.1f s",
+                seconds(step_.now.monotonic - *job.losses.lost_at));
+  job.losses.lost_at.reset();
+  book_.notice(job, text);
 }
 
 void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
@@ -41,6 +53,7 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
   job.bits.are_equal = plan.equal_bits;
   job.gentler = plan.gentler.value_or(0);
   job.losses.diverged_at = stored.run->diverged_at;
+  if (plan.serves()) job.serving = {.model = plan.served, .has_name = true};
   for (StageAtWork& stage : at.crew.stages) {
     stage.ready = true;
     stage.here = false;
@@ -105,7 +118,7 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   if (at == nullptr || at->crew.stages[place->stage].here)
     return fail(ErrorCode::InvalidArgument, "it resumes a stage that it was not asked to resume");
   StageAtWork& stage = at->crew.stages[place->stage];
-  stage.here = true;
+  stage.here = step_.served = true;
   WEFT_TRY_STATUS(tell(*place->job, [&](Run& run, Instant now) {
     return run.on_resumed(now, place->stage, resumed.last_sequence);
   }));
@@ -116,6 +129,7 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
     pool_.send(peer.id, proto::RelayInvitation{resumed.run, resumed.plan_version, ticket});
   if (!at->crew.all_here()) return {};
   at->away_since.reset();
+  at->since = step_.now.monotonic;
   place->job->drift.begin(step_.now.monotonic, at->run->committed_step());
   if (std::exchange(at->restarted, false))
     book_.notice(*place->job, "the broker was restarted; all " + std::to_string(at->crew.stages.size()) +
@@ -134,6 +148,7 @@ Job* Runs::job_held(const PeerId& peer, const std::optional<proto::StageHeld>& h
 
 void Runs::ask_to_resume(Job& job, Peer& peer) {
   phase::Running& at = *job.running();
+  step_.served = true;
   if (!at.away_since) at.away_since = step_.now.monotonic;
   if (const auto stage = at.crew.stage_of(peer.id)) at.crew.stages[*stage].here = false;
   peer.serving = job.number();
@@ -176,6 +191,17 @@ Duration Runs::stall_deadline(const Job& job) const {
   return deadline;
 }
 
+// It makes no steps: that it has run for so long is as good as one. What others failed it by may have passed.
+void Runs::note_service(Job& job) {
+  const phase::Running& at = *job.running();
+  if (step_.now.monotonic - at.since < options_.forgive_after) return;
+  job.losses.in_a_row = 0;
+  job.losses.excluded.clear();
+  job.losses.called_hopeless_by.clear();
+  for (const PlannedStage& stage : at.crew.plan->stages)
+    if (Peer* peer = pool_.find(stage.peer)) pool_.did_step(*peer);
+}
+
 void Runs::check_progress() {
   const Instant now = step_.now.monotonic;
   const auto late_peers = [&](const Crew& crew, bool StageAtWork::*done) {
@@ -202,6 +228,10 @@ void Runs::check_progress() {
         if (now - *at->away_since > options_.return_deadline)
           lose(job, "did not come back in time:" + late_peers(at->crew, &StageAtWork::here),
                connected_without(at->crew, &StageAtWork::here));
+        continue;
+      }
+      if (at->run->serves()) {
+        note_service(job);
         continue;
       }
       (void)tell(job, [](Run& run, Instant when) { return run.on_tick(when); });

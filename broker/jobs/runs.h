@@ -96,6 +96,8 @@ class Runs {
   void keep_result(Job& job, uint64_t step);
   void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
   void give_verdict(Job& job, Verdict verdict);
+  void serves_again(Job& job);
+  void note_service(Job& job);
   double slowness(const Crew& crew, uint32_t stage) const;
   Duration shortest_stall(const Run& run) const;
   Duration stall_deadline(const Job& job) const;

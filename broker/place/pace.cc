@@ -11,6 +11,7 @@ namespace weft::broker {
 namespace {
 
 constexpr Duration kNormRoundTrip = std::chrono::milliseconds(40);  // as the planner takes it
+constexpr double kServedRowBytes = 16 << 10;  // a token's, between stages of a served model, about
 
 Duration to_duration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
@@ -38,6 +39,9 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
   for (const plan::Message& message : messages_)
     bytes[{message.from_stage, message.to_stage}] += static_cast<double>(message.bytes.value);
   for (const auto& [ends, size] : bytes) sent_.push_back({ends.first, ends.second, size});
+  const auto count = static_cast<uint32_t>(stages_.size());
+  for (uint32_t s = 0; plan.serves() && count > 1 && s < count; ++s)
+    sent_.push_back({s, (s + 1) % count, kServedRowBytes});
 }
 
 void Pace::add_stage(const PlannedStage& planned) {

@@ -93,7 +93,8 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
   phase::Running* at = job.running();
   if (at == nullptr) return;
   at->run->let_copies_go_direct(false);
-  if (at->over || !at->run->training()) return;
+  const bool serves = at->run->serves();
+  if (at->over || !(at->run->training() || serves)) return;
   std::vector<PeerId> ids;
   const std::vector<Holder> holders = holders_for(job, free, ids);
   if (ids.empty()) return drop_direct_copies(job);
@@ -114,7 +115,7 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
     if (dealt.first[s]) first[s] = ids[*dealt.first[s]];
   std::map<PeerId, size_t> held_by;
   for (const auto& [stage, id] : first) ++held_by[id];
-  const bool each_can = options_.copies_go_direct && first.size() == stages.size() &&
+  const bool each_can = options_.copies_go_direct && !serves && first.size() == stages.size() &&
                         std::all_of(held_by.begin(), held_by.end(),
                                     [](const auto& held) { return held.second <= kStagesFetchedMax; }) &&
                         std::all_of(first.begin(), first.end(), [&](const auto& entry) {
@@ -125,7 +126,9 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
   if (!each_can) drop_direct_copies(job);
   if (at->over) return;
   const auto copy = at->run->copy_to_fetch();
-  const Point point{copy ? &*copy : job.points.newest(), copy || job.points.is_direct()};
+  Point point{copy ? &*copy : job.points.newest(), copy || job.points.is_direct()};
+  const CheckpointCommitted as_assigned{.job = job.number(), .step = 0, .tensors = {}};
+  if (serves) point = {&as_assigned, false};  // nothing of a served model changes
   if (point.snapshot == nullptr) return;
   for (size_t h = 0; h < ids.size(); ++h) {
     std::vector<uint32_t> held = dealt.by_holder[h];

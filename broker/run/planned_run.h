@@ -20,6 +20,7 @@ struct PlannedStage : proto::RunStage {
 struct PlannedRun : proto::RunTerms {
   std::vector<PlannedStage> stages{};  // by seat, ascending
 
+  bool serves() const { return !served.name.empty(); }
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const;
 };

@@ -257,7 +257,7 @@ void Run::end_if_done(RunEffects& out) {
   if (ended_ || !rounds_.is_idle()) return;
   const bool is_complete = training() ? !comparison_.is_under_way() && committed_step() == steps() &&
                                             rounds_.checkpointed() == steps() && !forward_.is_active()
-                                      : forward_.is_complete();
+                                      : !serves() && forward_.is_complete();
   if (is_complete) {
     ended_ = true;
     proto::JobEvent event;

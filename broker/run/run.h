@@ -79,6 +79,8 @@ class Run {
 
   const PlannedRun& plan() const { return *plan_; }
   bool training() const { return steps() != 0; }
+  // Then there are no commands, and it ends only when it is asked to stop.
+  bool serves() const { return plan_->serves(); }
   uint64_t steps() const { return plan_->training.steps; }
   uint64_t committed_step() const { return steps_.committed(); }
   uint64_t granted_step() const { return steps_.granted(); }

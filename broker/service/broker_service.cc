@@ -6,9 +6,13 @@
 
 #include "base/mutex.h"
 #include "base/printable.h"
+#include "broker/service/callers.h"
 #include "broker/service/core.h"
+#include "broker/service/door.h"
 #include "broker/service/gate.h"
 #include "broker/service/random_secret.h"
+#include "broker/service/to_peers.h"
+#include "broker/service/token_judge.h"
 #include "broker/store/sqlite_store.h"
 #include "security/identity.h"
 #include "storage/files.h"
@@ -37,23 +41,6 @@ int64_t unix_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-proto::Role role_of(security::Role role) {
-  switch (role) {
-    case security::Role::Peer:
-      return proto::Role::Peer;
-    case security::Role::Submitter:
-      return proto::Role::Submitter;
-    case security::Role::Admin:
-      return proto::Role::Admin;
-  }
-  return proto::Role::Peer;
-}
-security::Role role_of(proto::Role role) {
-  return role == proto::Role::Submitter ? security::Role::Submitter
-         : role == proto::Role::Admin   ? security::Role::Admin
-                                        : security::Role::Peer;
 }
 
 StoredToken row_of(const security::Token& token) {
@@ -98,6 +85,23 @@ Result<security::Token> lasting_peer_token(Store& store, const security::Identit
 
 fs::path address_file(const fs::path& data_dir) { return data_dir / "address"; }
 
+constexpr Duration kAnswersEnd = std::chrono::seconds(2);  // that are under way when the broker is stopped
+
+Result<std::unique_ptr<Door>> open_door(const BrokerServiceOptions& options, Callers& callers,
+                                        ToPeers& to_peers) {
+  DoorOptions door{.server = {.endpoint = *options.http,
+                              .certificate_file = options.http_certificate,
+                              .key_file = options.http_key},
+                   .check = [&callers](std::string_view token) { return callers.check(token); },
+                   .is_open = [&callers] { return callers.nobody_was_invited(); },
+                   .log = options.log};
+  auto opened = Door::start(std::move(door), [&to_peers](const PeerId& to, proto::Message message) {
+    to_peers.tell(to, std::move(message));
+  });
+  if (!opened) return fail(opened.error().within("--http"));
+  return opened;
+}
+
 }  // namespace
 
 struct BrokerService::Parts {
@@ -109,6 +113,10 @@ struct BrokerService::Parts {
   std::optional<BlobLeases> leases;
   JobFeeds feeds;
   Bus bus;
+  // Of served models: the door outlives those who tell it things.
+  ToPeers to_peers;
+  std::unique_ptr<Callers> callers;
+  std::unique_ptr<Door> door;
   std::unique_ptr<Core> core;
   std::unique_ptr<Gate> gate;
   std::string peer_token;
@@ -129,8 +137,10 @@ struct BrokerService::Parts {
 
 BrokerService::BrokerService(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-// The gate goes first: nobody new comes in while the core finishes its turn.
+// The gate goes before the core: nobody new comes in while that finishes its turn.
 BrokerService::~BrokerService() {
+  if (parts_->door) parts_->door->stop(kAnswersEnd);
+  parts_->to_peers.set(nullptr);
   parts_->gate.reset();
   parts_->core.reset();
 }
@@ -165,7 +175,12 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
     parts->submitter_token = security::to_text(submitter);
   }
 
+  if (parts->options.http) {
+    WEFT_TRY(parts->callers, Callers::open(database(data_dir), parts->identity->id()));
+    WEFT_TRY(parts->door, open_door(parts->options, *parts->callers, parts->to_peers));
+  }
   CoreOptions core;
+  core.served = parts->door.get();
   core.broker = parts->options.broker;
   core.broker.heartbeat_interval = core.broker.lease / 5;
   core.broker.return_deadline = core.broker.lease;
@@ -188,12 +203,17 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   gate.identity = parts->identity.get();
   gate.log = parts->options.log;
   gate.egress = parts->options.egress;
+  gate.served = parts->door.get();
   WEFT_TRY(parts->gate,
            Gate::start(std::move(gate), parts->bus, *parts->blobs, *parts->leases, parts->feeds));
+  parts->to_peers.set(parts->gate.get());
   return std::unique_ptr<BrokerService>(new BrokerService(std::move(parts)));
 }
 
 net::Endpoint BrokerService::endpoint() const { return parts_->gate->endpoint(); }
+std::optional<net::Endpoint> BrokerService::http_endpoint() const {
+  return parts_->door ? std::optional(parts_->door->endpoint()) : std::nullopt;
+}
 
 std::string BrokerService::advertised() const {
   if (!parts_->options.advertise.empty()) return parts_->options.advertise;

@@ -3,6 +3,8 @@
 //   peers, clients == TLS ==> gate --(ZeroMQ ROUTER/DEALER)--> core --(append)--> store
 //                              ^------(ZeroMQ PUB/SUB: events, status)--'  '--(pipes)--> weft plan-worker
 //
+//   callers ===== HTTP ====> door (served models) <--> gate <==> the peer of a model's entry stage
+//
 // Threads: `gate` (connections, relay; one for now), `core` (the state machine and the store), those of
 // planning.h, `files` and `feeder` (blobs and microbatches of data), `disk`. They share nothing but the bus,
 // the blob store, and immutable values.
@@ -40,6 +42,10 @@ struct BrokerServiceOptions {
   std::filesystem::path program{};
   Bytes plan_memory{int64_t{4} << 30};            // that planning a job may take; 0: no limit
   Duration plan_time = std::chrono::seconds(60);  // likewise
+  // Where served models are asked (door.h); nothing: nowhere. PEM files, both or neither: an address that
+  // others reach needs them.
+  std::optional<net::Endpoint> http{};
+  std::filesystem::path http_certificate{}, http_key{};
 };
 
 class BrokerService {
@@ -50,6 +56,7 @@ class BrokerService {
   ~BrokerService();
 
   net::Endpoint endpoint() const;  // as bound
+  std::optional<net::Endpoint> http_endpoint() const;
   std::string advertised() const;  // for the join line
   // What is printed at the start: the lasting peer token, without limits and the same each time until it is
   // revoked; where nobody may submit yet a submitter token as well, shown this once.

@@ -58,8 +58,14 @@ struct FeedOpened {
   proto::JobNumber job = 0;
   proto::Secret data_key{};
 };
-using ToGate = std::variant<Send, Admit, Close, CloseAll, Taken, EventsPage, FeedExpected, FeedOpened, CloseFeed,
-                            GrantRelay, RevokeRelay>;
+// Whose tokens are passed on of a job that serves; nothing: nobody's.
+struct ServedEntry {
+  proto::JobNumber job = 0;
+  proto::PlanVersion plan_version = 0;
+  std::optional<PeerId> entry{};
+};
+using ToGate = std::variant<Send, Admit, Close, CloseAll, Taken, EventsPage, FeedExpected, FeedOpened,
+                            CloseFeed, GrantRelay, RevokeRelay, ServedEntry>;
 
 // ---- to all who subscribe
 

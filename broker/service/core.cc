@@ -51,6 +51,7 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
       peers_(std::make_shared<const Published>(proto::PeerList{})),
       wake_(std::make_unique<GateSocket>(bus_, "planner")),
       disk_thread_(std::make_unique<net::Worker>()),
+      served_thread_(std::make_unique<net::Worker>()),
       planning_(std::make_unique<Planning>(options_.planning, blobs, feeds)) {
   remove_old_files();
 }
@@ -61,6 +62,7 @@ Core::~Core() {
   if (thread_.joinable()) thread_.join();
   planning_.reset();
   disk_thread_.reset();
+  served_thread_.reset();
 }
 
 void Core::from_worker(std::function<void()> work) {
@@ -143,6 +145,7 @@ void Core::on_gate_ready(uint32_t gate) {
   };
   for (const auto& [job, feed] : feeds_) tell(feed);
   for (const proto::Secret& ticket : tickets_) tell(GrantRelay{ticket});
+  for (const auto& [job, entry] : entries_) tell(entry);
   socket_.publish(peers_);
 }
 
@@ -280,6 +283,7 @@ proto::Encoded<proto::SubmitJob> as_checked(proto::SubmitJob submission, const P
   submission.arithmetic = found.arithmetic;
   submission.skips_steps = found.skips_steps;
   submission.peer_minor = found.peer_minor;
+  submission.serves = found.serves;
   return proto::with_bytes(proto::Encoded<proto::SubmitJob>(std::move(submission)));
 }
 }  // namespace
@@ -372,6 +376,7 @@ void Core::carry_out(Effect& effect) {
             peers_ = std::make_shared<const Published>(std::move(e.peers));
             socket_.publish(peers_);
           },
+          [&](PublishServed& e) { publish(e); },
           [&](SendEvents& e) { send_events(e); },
           [&](Log& e) { options_.log(e.line); },
       },

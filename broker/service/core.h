@@ -20,6 +20,7 @@
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
 #include "broker/service/planning.h"
+#include "broker/service/served.h"
 #include "broker/store.h"
 #include "broker/turn.h"
 #include "net/worker.h"
@@ -30,6 +31,7 @@ struct CoreOptions {
   BrokerOptions broker;
   Duration collect_every = std::chrono::minutes(30);  // blobs that nobody speaks of
   PlanningOptions planning;
+  ServedView* served = nullptr;  // hears of jobs that serve; outlives the core
   std::function<void(const std::string& line)> log;
 };
 
@@ -65,6 +67,7 @@ class Core {
   void answer(ConnectionId connection, proto::Message message);
   void to_gate(ConnectionId connection, ToGate message);
   void to_gates(ToGate message);  // to each
+  void publish(PublishServed& served);
   std::optional<Instant> heard_until() const;
   void from_worker(std::function<void()> work);  // any thread: runs on the core's
 
@@ -96,6 +99,7 @@ class Core {
   // Feeds that are being opened, with their newest keys.
   std::map<proto::JobNumber, proto::Secret> opening_;
   std::set<proto::Secret> tickets_;
+  std::map<proto::JobNumber, ServedEntry> entries_;
   std::shared_ptr<const Published> peers_;
 
   struct Known {  // a connection that is there
@@ -110,7 +114,7 @@ class Core {
   std::deque<std::function<void()>> inbox_ WEFT_GUARDED_BY(inbox_mutex_);
   std::unique_ptr<GateSocket> wake_ WEFT_GUARDED_BY(wake_mutex_);
   std::atomic<bool> stopping_{false}, failed_{false};
-  std::unique_ptr<net::Worker> disk_thread_;
+  std::unique_ptr<net::Worker> disk_thread_, served_thread_;
   std::unique_ptr<Planning> planning_;
   std::thread thread_;
 };

@@ -162,6 +162,7 @@ void Gate::on_bus(const ToGate& message) {
                  [&](const CloseFeed& e) { close_feed(e.job); },
                  [&](const GrantRelay& e) { tickets_.insert(e.ticket); },
                  [&](const RevokeRelay& e) { tickets_.erase(e.ticket); },
+                 [&](const ServedEntry& e) { on_entry(e); },
              },
              message);
 }
@@ -366,6 +367,8 @@ void Gate::on_message_frame(const ClientPtr& client, net::InFrame frame) {
     if (is_stale(client, proto::head_of(*message))) return;
     if (const auto* heartbeat = std::get_if<proto::Heartbeat>(&*message))
       return on_heartbeat(client, *heartbeat);
+    if (const auto* progress = std::get_if<proto::ServeProgress>(&*message))
+      return on_progress(client, *progress);
   } else {
     if (serve_here(client, *message)) return;
     if (*client->role == Role::PeerBulk)

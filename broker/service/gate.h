@@ -20,6 +20,7 @@
 #include "broker/service/bus.h"
 #include "broker/service/egress.h"
 #include "broker/service/feeder.h"
+#include "broker/service/served.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
@@ -38,6 +39,7 @@ struct GateOptions {
   Duration unread_deadline = std::chrono::seconds(30);    // for a connection to take some of what is sent
   Arrivals::Options arrivals{};                           // of frames of more than 64 KiB
   uint64_t egress = 0;  // bytes a second, of blobs that nobody waits for; 0: no limit
+  ServedView* served = nullptr;  // hears tokens; outlives this
   std::function<void(const std::string& line)> log;
 };
 
@@ -49,6 +51,8 @@ class Gate {
   ~Gate();  // closes everything and joins
 
   net::Endpoint endpoint() const { return endpoint_; }
+  // As TellPeer (served.h).
+  void tell_peer(const PeerId& to, proto::Message message);
 
  private:
   struct Client;
@@ -85,6 +89,12 @@ class Gate {
   void say(T what, uint64_t size = 0);
   template <typename T>
   void to_core(const ClientPtr& client, T what, size_t size);
+
+  // Served models (gate_serving.cc)
+  void on_entry(const ServedEntry& entry);
+  bool is_entry(const PeerId& peer, const proto::ServeProgress& progress) const;
+  void on_progress(const ClientPtr& client, const proto::ServeProgress& progress);
+  void send_to_stage(const PeerId& to, const proto::Message& message);
 
   // How much at once (gate_pace.cc)
   void begin_files_work(const ClientPtr& client, size_t size);
@@ -143,6 +153,7 @@ class Gate {
   size_t bytes_in_core_ = 0, bytes_in_work_ = 0, unread_ = 0;  // of all
   Arrivals arrivals_;
   std::map<PeerId, ConnectionId> serving_;  // peers that serve a run
+  std::map<proto::JobNumber, ServedEntry> entries_;
   Instant ticked_at_{};
   uint64_t stale_dropped_ = 0, stale_said_ = 0;  // reports of what their senders do not serve
   Instant stale_said_at_{};

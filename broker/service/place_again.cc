@@ -8,7 +8,8 @@ namespace weft::broker {
 
 Result<std::shared_ptr<const PlannedRun>> place_again(const StartPlanning& request, const JobFeed* feed,
                                                       const storage::BlobStore& blobs, uint64_t copy_rate) {
-  if (feed != nullptr && feed->microbatch_size != request.previous->training.microbatch_size)
+  if (feed != nullptr && !request.previous->serves() &&
+      feed->microbatch_size != request.previous->training.microbatch_size)
     return fail(ErrorCode::Unavailable, "the job's microbatches were chosen anew since");
   WEFT_TRY(const auto placed,
            place_stages_again(request, feed != nullptr ? &feed->initial : nullptr, copy_rate, random_secret));

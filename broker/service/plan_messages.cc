@@ -86,6 +86,7 @@ Status send_answer(FramePipe& pipe, const Result<PlanReply>& reply) {
   answer.arithmetic = reply->arithmetic;
   answer.skips_steps = reply->skips_steps;
   answer.peer_minor = reply->peer_minor;
+  answer.serves = reply->serves;
   answer.feed = reply->feed;
   if (reply->run) answer.plan = to_message(*reply->run);
   std::vector<proto::EncodedBytes> frames;
@@ -119,6 +120,7 @@ Result<PlanReply> receive_answer(FramePipe& pipe, bool& is_broken) {
                   .arithmetic = answer.arithmetic,
                   .skips_steps = answer.skips_steps,
                   .peer_minor = answer.peer_minor,
+                  .serves = std::move(answer.serves),
                   .feed = std::move(answer.feed)};
   if (answer.plan) {
     std::vector<proto::Encoded<proto::AssignStage>> assignments;

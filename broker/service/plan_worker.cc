@@ -57,6 +57,7 @@ Result<PlanReply> answer(JobPlanner& planner, const ReceivedQuestion& question) 
       reply.arithmetic = wanted.arithmetic;
       reply.skips_steps = wanted.skips_steps;
       reply.peer_minor = wanted.peer_minor;
+      reply.serves = wanted.serves;
       return reply;
     }
     case proto::PlanTask::Open:

@@ -50,6 +50,7 @@ struct PlanReply {
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
   bool skips_steps = false;
   uint32_t peer_minor = 0;
+  std::string serves{};
   std::optional<proto::JobFeed> feed{};
   std::shared_ptr<const PlannedRun> run{};
 };

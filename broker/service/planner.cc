@@ -193,8 +193,10 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
     SubmittedModel files(submission, model_path(job, folder_), blobs_);
     WEFT_TRY_STATUS(open_submitted(submission, files, 0));
   }
-  return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic, job.skips_diverged(),
-                is_new ? proto::kProtocolMinorOfEmptySteps : 0};
+  return Wanted{.compresses = job.compression.policy != plan::CompressionPolicy::None,
+                .arithmetic = job.arithmetic,
+                .skips_steps = job.skips_diverged(),
+                .peer_minor = is_new ? proto::kProtocolMinorOfEmptySteps : 0};
 }
 
 }  // namespace weft::broker

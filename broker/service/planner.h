@@ -28,6 +28,7 @@ class JobPlanner {
     dag::Arithmetic arithmetic = dag::Arithmetic::F32;
     bool skips_steps = false;  // that diverge
     uint32_t peer_minor = 0;   // of the oldest protocol whose peers can serve it
+    std::string serves{};      // under which name; empty: it does not
   };
   Result<Wanted> check(const proto::SubmitJob& submission) const;
   // Made anew, whatever ran before. `is_first`: nothing did, and people are told what else there is to

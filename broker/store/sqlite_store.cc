@@ -210,7 +210,7 @@ Status SqliteStore::create_token(const StoredToken& token) {
 Result<StoredToken> SqliteStore::token_of(const Statement& row) const {
   StoredToken token;
   token.id = static_cast<uint64_t>(row.integer(0));
-  WEFT_TRY(token.role, enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::Admin));
+  WEFT_TRY(token.role, enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::Caller));
   WEFT_TRY(token.secret_digest, digest_in(database_, row, 2));
   token.created_unix_ms = row.integer(3);
   token.expires_unix_ms = row.optional_integer(4);

@@ -52,7 +52,7 @@ static_assert(has_fields<MicrobatchAnswer, 5>);
 static_assert(has_fields<FilePiece, 3>);
 static_assert(has_fields<PackedFile, 2>);
 static_assert(has_fields<ModelTensor, 5>);
-static_assert(has_fields<SubmitJob, 10>);
+static_assert(has_fields<SubmitJob, 11>);
 static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
 static_assert(has_fields<JobStatus, 17>);
@@ -103,7 +103,7 @@ static_assert(has_fields<dag::CheckpointSpec, 2>);
 static_assert(has_fields<dag::Borders, 2>);
 static_assert(has_fields<ProgramFeed, 5>);
 static_assert(has_fields<JobFeed, 9>);
-static_assert(has_fields<PlanAnswer, 7>);
+static_assert(has_fields<PlanAnswer, 8>);
 
 }  // namespace
 }  // namespace weft::proto

@@ -309,6 +309,7 @@ void put(const PlanAnswer& from, wire::PlanAnswer& to) {
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
   to.set_skips_steps(from.skips_steps);
   to.set_peer_minor(from.peer_minor);
+  to.set_serves(from.serves);
   if (from.feed) put(*from.feed, *to.mutable_feed());
   if (from.plan) put(*from.plan, *to.mutable_plan());
 }
@@ -324,6 +325,7 @@ Status get(const wire::PlanAnswer& from, PlanAnswer& to) {
   read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
   to.skips_steps = from.skips_steps();
   to.peer_minor = from.peer_minor();
+  read.name(from.serves(), to.serves, "serves");
   if (from.has_feed()) read.part(from.feed(), to.feed.emplace(), "feed");
   if (from.has_plan()) read.part(from.plan(), to.plan.emplace(), "plan");
   return read.status();

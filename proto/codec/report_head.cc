@@ -18,6 +18,7 @@ constexpr int kReports[] = {
     wire::Envelope::kStepReportFieldNumber,       wire::Envelope::kCheckpointReportFieldNumber,
     wire::Envelope::kEvaluationReportFieldNumber, wire::Envelope::kPredictionReportFieldNumber,
     wire::Envelope::kStageResumedFieldNumber,     wire::Envelope::kComparisonReportFieldNumber,
+    wire::Envelope::kServeProgressFieldNumber,
 };
 
 }  // namespace
@@ -45,7 +46,8 @@ std::optional<ReportHead> head_of(const Message& message) {
         if constexpr (std::is_same_v<T, StageReady> || std::is_same_v<T, StageFailed> ||
                       std::is_same_v<T, StepReport> || std::is_same_v<T, CheckpointReport> ||
                       std::is_same_v<T, EvaluationReport> || std::is_same_v<T, PredictionReport> ||
-                      std::is_same_v<T, StageResumed> || std::is_same_v<T, ComparisonReport>)
+                      std::is_same_v<T, StageResumed> || std::is_same_v<T, ComparisonReport> ||
+                      std::is_same_v<T, ServeProgress>)
           return ReportHead{m.run, m.plan_version};
         else
           return std::nullopt;

@@ -83,6 +83,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_skips_steps(from.skips_steps);
   to.set_peer_minor(from.peer_minor);
   put_list(from.tensors, *to.mutable_tensors());
+  to.set_serves(from.serves);
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -104,6 +105,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   std::set<std::string_view> tensors;
   for (const ModelTensor& tensor : to.tensors)
     read.require(tensors.insert(tensor.name).second, "tensors", "a name is there twice");
+  read.name(from.serves(), to.serves, "serves");
   return read.status();
 }
 

@@ -7,45 +7,21 @@
 namespace weft::serve {
 namespace {
 
-constexpr std::array kSeconds{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0};
 constexpr std::array kRows{1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0};
-
-std::string_view to_string(Finish finish) {
-  switch (finish) {
-    case Finish::Stop:
-      return "stop";
-    case Finish::Length:
-      return "length";
-    case Finish::Cancelled:
-      return "cancelled";
-    case Finish::Failed:
-      return "failed";
-  }
-  return "failed";
-}
 
 }  // namespace
 
-Instant EngineThread::now() { return Instant(std::chrono::steady_clock::now().time_since_epoch()); }
-
 Metrics EngineThread::declared_metrics() {
   Metrics metrics;
-  metrics.declare_histogram("weft_serve_first_token_seconds", "From a request's arrival to its first token.",
-                            kSeconds);
-  metrics.declare_histogram("weft_serve_between_tokens_seconds", "From one token of a request to the next.",
-                            kSeconds);
+  declare_request_metrics(metrics);
   metrics.declare_histogram("weft_serve_pass_rows", "Positions that were computed in one pass.", kRows);
-  metrics.declare_counter("weft_serve_tokens_total", "Tokens that were generated.");
-  metrics.declare_counter("weft_serve_requests_total", "Requests that have ended, by how.");
-  metrics.declare_gauge("weft_serve_requests_serving", "Requests that are being served.");
-  metrics.declare_gauge("weft_serve_requests_waiting", "Requests that wait for memory or a place.");
   metrics.declare_gauge("weft_serve_cache_bytes", "Memory that is granted to requests.");
   return metrics;
 }
 
 EngineThread::EngineThread(std::unique_ptr<Decoder> decoder, const EngineOptions& options)
     : decoder_(std::move(decoder)), engine_(*decoder_, options), counted_(declared_metrics()) {
-  pulse_.last_pass = now();
+  pulse_.last_pass = steady_now();
   publish();
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
@@ -59,7 +35,7 @@ EngineThread::~EngineThread() {
 void EngineThread::post(std::function<void()> command) {
   {
     const MutexLock lock(mutex_);
-    if (commands_.empty()) commands_since_ = now();
+    if (commands_.empty()) commands_since_ = steady_now();
     commands_.push_back(std::move(command));
   }
   changed_.notify_one();
@@ -68,13 +44,13 @@ void EngineThread::post(std::function<void()> command) {
 // Times are those of the listener's thread: what the engine takes for a token.
 Listener EngineThread::counted(Listener listener) {
   struct Times {
-    Instant arrived = now();
+    Instant arrived = steady_now();
     std::optional<Instant> last{};
   };
   const auto times = std::make_shared<Times>();
   Listener counting;
   counting.on_token = [this, times, on_token = std::move(listener.on_token)](const Generated& generated) {
-    const Instant at = now();
+    const Instant at = steady_now();
     counted_.observe(times->last ? "weft_serve_between_tokens_seconds" : "weft_serve_first_token_seconds",
                      seconds(at - times->last.value_or(times->arrived)));
     times->last = at;
@@ -90,12 +66,13 @@ Listener EngineThread::counted(Listener listener) {
   return counting;
 }
 
-void EngineThread::add(Request request, Listener listener, std::function<void(uint64_t)> begun) {
+void EngineThread::add(Request request, Listener listener, Begun begun) {
   Listener counting = counted(std::move(listener));
-  post([this, request = std::move(request), counting = std::move(counting), begun = std::move(begun)]() mutable {
+  post([this, request = std::move(request), counting = std::move(counting),
+        begun = std::move(begun)]() mutable {
     const auto id = engine_.add(std::move(request), counting);
     if (!id) return counting.on_end(Finish::Failed, fail(id.error()));
-    if (begun) begun(*id);
+    if (begun && !begun(*id)) engine_.cancel(*id);
   });
 }
 
@@ -109,8 +86,7 @@ bool EngineThread::take_commands(const std::stop_token& stop) {
   {
     const MutexLock lock(mutex_);
     const bool busy = engine_.serving() + engine_.waiting() > 0;
-    if (!busy)
-      changed_.wait(mutex_, stop, [this]() WEFT_REQUIRES(mutex_) { return !commands_.empty(); });
+    if (!busy) changed_.wait(mutex_, stop, [this]() WEFT_REQUIRES(mutex_) { return !commands_.empty(); });
     commands.swap(commands_);
   }
   for (const auto& command : commands) command();
@@ -120,7 +96,7 @@ bool EngineThread::take_commands(const std::stop_token& stop) {
 void EngineThread::count(const Engine::Tick& tick) {
   const bool waits = engine_.serving() + engine_.waiting() > 0;
   if (!tick.idle) counted_.observe("weft_serve_pass_rows", static_cast<double>(tick.rows));
-  if (!tick.idle) pulse_.last_pass = now();
+  if (!tick.idle) pulse_.last_pass = steady_now();
   pulse_.last_status = tick.status;
   pulse_.waiting_since = waits ? std::optional(pulse_.last_pass) : std::nullopt;
   counted_.set("weft_serve_requests_serving", static_cast<double>(engine_.serving()));

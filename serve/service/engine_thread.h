@@ -1,5 +1,5 @@
-// An engine at work on a thread of its own, which drives the backend. Requests come from any thread; listeners
-// are told on the engine's.
+// An engine at work on a thread of its own, which drives the backend. Requests come from any thread;
+// listeners are told on the engine's.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +8,26 @@
 #include <memory>
 #include <thread>
 
-#include "base/metrics.h"
 #include "base/mutex.h"
-#include "serve/engine.h"
+#include "serve/service/token_source.h"
 
 namespace weft::serve {
 
-class EngineThread {
+class EngineThread final : public TokenSource {
  public:
-  // What is counted: weft_serve_... (docs/SERVE.md).
   static Metrics declared_metrics();
 
   EngineThread(std::unique_ptr<Decoder> decoder, const EngineOptions& options);
-  ~EngineThread();  // what is under way ends as Cancelled
+  ~EngineThread() override;  // what is under way ends as Cancelled
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  const Decoder& decoder() const { return *decoder_; }  // what never changes of it
-
-  // Any thread. A request that the engine does not take ends with Failed and the engine's error. `begun` is told
-  // its number first, on the engine's thread.
-  void add(Request request, Listener listener, std::function<void(uint64_t id)> begun = {});
-  void cancel(uint64_t id);
-
-  // When a token, or a pass of a prompt, was last made; and since when something has been to do that no pass
-  // has come of. Any thread.
-  struct Pulse {
-    Instant last_pass{};
-    std::optional<Instant> waiting_since{};
-    Status last_status{};
-  };
-  Pulse pulse() const;
-  Metrics metrics() const;
-  static Instant now();
+  int64_t context() const override { return decoder_->context(); }
+  int64_t vocabulary() const override { return decoder_->vocabulary(); }
+  void add(Request request, Listener listener, Begun begun = {}) override;
+  void cancel(uint64_t id) override;
+  Pulse pulse() const override;
+  Metrics metrics() const override;
 
  private:
   void run(const std::stop_token& stop);
@@ -51,9 +38,9 @@ class EngineThread {
   void publish();
 
   std::unique_ptr<Decoder> decoder_;
-  Engine engine_;    // the thread's
-  Metrics counted_;  // the thread's
-  Pulse pulse_;      // the thread's
+  Engine engine_;            // the thread's
+  Metrics counted_;          // the thread's
+  Pulse pulse_;              // the thread's
   bool is_in_pass_ = false;  // likewise: what fails now is a pass, not a request
 
   mutable Mutex mutex_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -42,7 +43,8 @@ size_t bytes_of(const web::GenerateRequest& request) {
   constexpr size_t kBeside = 4096;
   size_t bytes = kBeside;
   if (const auto* text = std::get_if<std::string>(&request.prompt)) bytes += text->size();
-  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&request.prompt)) bytes += ids->size() * sizeof(uint32_t);
+  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&request.prompt))
+    bytes += ids->size() * sizeof(uint32_t);
   if (const auto* messages = std::get_if<std::vector<web::ChatMessage>>(&request.prompt))
     for (const web::ChatMessage& message : *messages) bytes += sizeof message + message.content.size();
   return bytes;
@@ -60,12 +62,38 @@ web::ApiError of_engine(const Error& error, bool prompt_fits) {
 
 }  // namespace
 
-// One request at work: tokens become pieces of text. Its listener runs on the engine's thread, cancel() on any.
+web::ApiError no_such_stream(const std::string& id) {
+  return {.status = 404,
+          .code = "stream_not_found",
+          .message = "there is no stream '" + id + "': it is kept for a minute after its end"};
+}
+
+class TextService::Fingerprint {
+ public:
+  explicit Fingerprint(std::string text) : text_(std::move(text)) {}
+  std::string get() const {
+    const MutexLock lock(mutex_);
+    return text_;
+  }
+  void set(std::string text) {
+    const MutexLock lock(mutex_);
+    text_ = std::move(text);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::string text_ WEFT_GUARDED_BY(mutex_);
+};
+
+// One request at work: tokens become pieces of text. Its listener runs on the source's thread, cancel() on
+// any, and maybe when the service has gone.
 class TextService::Generating final : public web::OpenRequest {
  public:
-  Generating(TextService& service, web::Generation generation, const web::GenerateRequest& request)
+  Generating(const TextService& service, web::Generation generation, const web::GenerateRequest& request)
       : answer(std::move(generation)),
-        service_(service),
+        source_(service.source_),
+        fingerprint_(service.fingerprint_),
+        context_(service.source_->context()),
         tokenizer_(service.model_.tokenizer),
         detokenizer_(tokenizer_, {.continues_text = request.kind == web::ApiKind::Completion}),
         wants_logprobs_(request.logprobs.has_value()),
@@ -78,12 +106,13 @@ class TextService::Generating final : public web::OpenRequest {
   bool is_stream() const { return is_stream_; }
   void end_now() {
     cancelled_ = true;
-    if (const uint64_t id = id_; id != 0) service_.engine_.cancel(id);
+    if (const uint64_t id = id_; id != 0) tell_cancelled(id);
   }
-  void set_id(uint64_t id) {
+  // Whether somebody still wants it.
+  bool set_id(uint64_t id) {
     id_ = id;
     answer.begin();
-    if (cancelled_) service_.engine_.cancel(id);
+    return !cancelled_;
   }
   Status set_stops(std::vector<std::string> stops, size_t prompt_tokens) {
     prompt_tokens_ = prompt_tokens;
@@ -99,26 +128,29 @@ class TextService::Generating final : public web::OpenRequest {
     const bool listened = say(std::move(passed.text));
     if (passed.is_stopped) return false;
     if (listened) unheard_since_.reset();
-    if (!listened && !unheard_since_) unheard_since_ = EngineThread::now();
-    return listened || EngineThread::now() - *unheard_since_ < kKept;
+    if (!listened && !unheard_since_) unheard_since_ = steady_now();
+    return listened || steady_now() - *unheard_since_ < kKept;
   }
 
   void on_end(Finish finish, const Status& status) {
     if (finish == Finish::Failed) {
-      answer.end(of_engine(
-          status.error(), static_cast<int64_t>(prompt_tokens_) <= service_.engine_.decoder().context()));
+      answer.end(of_engine(status.error(), static_cast<int64_t>(prompt_tokens_) <= context_));
     } else {
       if (!stops_->stopped_by()) finish_text();
       answer.end(web::GenerationEnd{
           .reason = finish == Finish::Length ? web::FinishReason::Length : web::FinishReason::Stop,
-          .usage = {.prompt_tokens = prompt_tokens_, .completion_tokens = completion_tokens_}});
+          .usage = {.prompt_tokens = prompt_tokens_, .completion_tokens = completion_tokens_},
+          .system_fingerprint = fingerprint_->get()});
     }
-    answer.set_ended(EngineThread::now());
+    answer.set_ended(steady_now());
   }
 
   Answer answer;
 
  private:
+  void tell_cancelled(uint64_t id) {
+    if (const auto source = source_.lock()) source->cancel(id);
+  }
   void note_probability(const Draw& draw) {
     const auto named = [this](int64_t token, double probability) {
       const auto id = static_cast<text::TokenId>(token);
@@ -138,7 +170,9 @@ class TextService::Generating final : public web::OpenRequest {
     if (!passed.text.empty()) say(std::move(passed.text));
   }
 
-  TextService& service_;
+  const std::weak_ptr<TokenSource> source_;
+  const std::shared_ptr<const Fingerprint> fingerprint_;
+  const int64_t context_;
   text::Tokenizer tokenizer_;
   text::Detokenizer detokenizer_;
   std::optional<text::StopStrings> stops_;
@@ -148,11 +182,32 @@ class TextService::Generating final : public web::OpenRequest {
   bool listened_ = true;
   std::optional<Instant> unheard_since_;
   std::atomic<bool> cancelled_ = false;
-  std::atomic<uint64_t> id_ = 0;  // the engine's; 0: it has none yet
+  std::atomic<uint64_t> id_ = 0;  // the source's; 0: it has none yet
 };
 
-TextService::TextService(TextModel model, std::unique_ptr<Decoder> decoder, const EngineOptions& options)
-    : model_(std::move(model)), engine_(std::move(decoder), options) {}
+// Answers that can be read again, by their names. Any thread.
+class TextService::Kept {
+ public:
+  void keep(const std::shared_ptr<Generating>& generating);  // and lets go of what has ended a while ago
+  std::shared_ptr<Generating> find(const std::string& id) const {
+    const MutexLock lock(mutex_);
+    const auto kept = kept_.find(id);
+    return kept == kept_.end() ? nullptr : kept->second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Generating>> kept_ WEFT_GUARDED_BY(mutex_);
+};
+
+TextService::TextService(TextModel model, std::unique_ptr<TokenSource> source)
+    : model_(std::move(model)),
+      fingerprint_(std::make_shared<Fingerprint>(model_.fingerprint)),
+      kept_(std::make_shared<Kept>()),
+      source_(std::move(source)) {}
+TextService::~TextService() = default;
+
+void TextService::set_fingerprint(std::string fingerprint) { fingerprint_->set(std::move(fingerprint)); }
 
 std::vector<web::ModelInfo> TextService::models() const { return {{model_.name, model_.created}}; }
 
@@ -169,9 +224,9 @@ Result<TextService::Prompt> TextService::prompt_of(const web::GenerateRequest& r
     return prompt;
   } else {
     if (!model_.chat_template)
-      return fail(ErrorCode::Unsupported,
-                  "'" + model_.name + "' has no chat template: ask /v1/completions, or serve it with "
-                  "--chat-template chatml, llama3 or plain");
+      return fail(ErrorCode::Unsupported, "'" + model_.name +
+                                              "' has no chat template: ask /v1/completions, or serve it with "
+                                              "--chat-template chatml, llama3 or plain");
     std::vector<text::ChatMessage> messages;
     for (const web::ChatMessage& message : std::get<std::vector<web::ChatMessage>>(request.prompt))
       messages.push_back({std::string(role_of(message.role)), message.content});
@@ -191,9 +246,8 @@ std::string TextService::fresh_id() {
   return id;
 }
 
-// And lets go of what has ended a while ago.
-void TextService::keep(const std::shared_ptr<Generating>& generating) {
-  const Instant now = EngineThread::now();
+void TextService::Kept::keep(const std::shared_ptr<Generating>& generating) {
+  const Instant now = steady_now();
   const MutexLock lock(mutex_);
   auto oldest = kept_.end();
   for (auto entry = kept_.begin(); entry != kept_.end();) {
@@ -224,7 +278,7 @@ void TextService::begin(const web::GenerateRequest& request, size_t bytes,
                         const std::shared_ptr<Generating>& generating) {
   const auto refuse = [&](const web::ApiError& error) {
     generating->answer.end(error);
-    generating->answer.set_ended(EngineThread::now());
+    generating->answer.set_ended(steady_now());
   };
   auto prompt = prompt_of(request);
   prepared(bytes);  // before anybody hears of it
@@ -241,14 +295,14 @@ void TextService::begin(const web::GenerateRequest& request, size_t bytes,
                      .top_k = request.top_k,
                      .seed = request.seed ? static_cast<uint64_t>(*request.seed) : random_number(),
                      .alternatives = request.logprobs ? int64_t{*request.logprobs} : -1};
-  engine_.add(std::move(wanted),
-              {.on_token = [generating](const Generated& generated) { return generating->on_token(generated); },
-               .on_end = [generating](Finish finish,
-                                      const Status& status) { generating->on_end(finish, status); }},
-              [this, generating](uint64_t id) {
-                if (generating->is_stream()) keep(generating);
-                generating->set_id(id);
-              });
+  source_->add(
+      std::move(wanted),
+      {.on_token = [generating](const Generated& generated) { return generating->on_token(generated); },
+       .on_end = [generating](Finish finish, const Status& status) { generating->on_end(finish, status); }},
+      [kept = kept_, generating](uint64_t id) {
+        if (generating->is_stream()) kept->keep(generating);
+        return generating->set_id(id);
+      });
 }
 
 std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest request,
@@ -256,7 +310,7 @@ std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest reques
   web::Generation generation{.id = (request.kind == web::ApiKind::Chat ? "chatcmpl-" : "cmpl-") + fresh_id(),
                              .created = std::time(nullptr),
                              .model = model_.name,
-                             .system_fingerprint = model_.fingerprint,
+                             .system_fingerprint = fingerprint_->get(),
                              .kind = request.kind,
                              .includes_usage = request.includes_usage};
   const auto generating = std::make_shared<Generating>(*this, std::move(generation), request);
@@ -267,37 +321,35 @@ std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest reques
         {ErrorCode::ResourceExhausted, "more prompts wait than there is room for; try again later"}));
     return generating;
   }
-  tokenizing_.post([this, bytes, request = std::move(request), generating] {
-    begin(request, bytes, generating);
-  });
+  tokenizing_.post(
+      [this, bytes, request = std::move(request), generating] { begin(request, bytes, generating); });
   return generating;
 }
 
-std::shared_ptr<web::OpenRequest> TextService::resume(const std::string& id, std::shared_ptr<web::Sink> sink) {
-  std::shared_ptr<Generating> found;
-  {
-    const MutexLock lock(mutex_);
-    if (const auto kept = kept_.find(id); kept != kept_.end()) found = kept->second;
-  }
-  if (!found) {
-    sink->on_error({.status = 404,
-                    .code = "stream_not_found",
-                    .message = "there is no stream '" + id + "': it is kept for a minute after its end"});
-    return nullptr;
-  }
-  found->answer.attach(std::move(sink));
+std::shared_ptr<web::OpenRequest> TextService::resume_kept(const std::string& id,
+                                                           const std::shared_ptr<web::Sink>& sink) {
+  const std::shared_ptr<Generating> found = kept_->find(id);
+  if (found) found->answer.attach(sink);
+  return found;
+}
+
+std::shared_ptr<web::OpenRequest> TextService::resume(const std::string& id,
+                                                      std::shared_ptr<web::Sink> sink) {
+  auto found = resume_kept(id, sink);
+  if (!found) sink->on_error(no_such_stream(id));
   return found;
 }
 
 void TextService::probe() const {
-  engine_.add({.prompt = {0}, .tokens_max = 1, .sampling = {.temperature = 0}},
-              {.on_token = [](const Generated&) { return true; }, .on_end = [](Finish, const Status&) {}});
+  source_->add({.prompt = {0}, .tokens_max = 1, .sampling = {.temperature = 0}},
+               {.on_token = [](const Generated&) { return true; }, .on_end = [](Finish, const Status&) {}});
 }
 
 web::Health TextService::health() const {
-  const Instant now = EngineThread::now();
-  const EngineThread::Pulse pulse = engine_.pulse();
-  const auto ago = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - pulse.last_pass).count());
+  const Instant now = steady_now();
+  const TokenSource::Pulse pulse = source_->pulse();
+  const auto ago =
+      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - pulse.last_pass).count());
   if (!pulse.last_status) return {false, "the last pass failed: " + pulse.last_status.error().message};
   if (pulse.waiting_since && now - *pulse.waiting_since > kWellWithin)
     return {false, "requests wait, and no token has come for " + ago + " s"};

@@ -1,14 +1,14 @@
-// The service behind the door (web/service.h): text in, text out, by one model on this machine.
+// The service behind the door (web/service.h): text in, text out, by one model.
 #pragma once
 
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
 #include "net/worker.h"
 #include "serve/service/answer.h"
-#include "serve/service/engine_thread.h"
+#include "serve/service/token_source.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 #include "web/service.h"
@@ -23,6 +23,8 @@ struct TextModel {
   std::optional<text::ChatTemplate> chat_template{};  // nothing: it does not chat
 };
 
+web::ApiError no_such_stream(const std::string& id);
+
 class TextService final : public web::Service, public std::enable_shared_from_this<TextService> {
  public:
   // An answer can be read again for so long after its end; a stream that nobody reads goes on for as long.
@@ -32,18 +34,28 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   // Of prompts that wait to become tokens. Beyond it a request is refused, as while too many wait.
   static constexpr size_t kPreparedBytesMax = size_t{64} << 20;
 
-  TextService(TextModel model, std::unique_ptr<Decoder> decoder, const EngineOptions& options);
+  TextService(TextModel model, std::unique_ptr<TokenSource> source);
+  ~TextService() override;
+  // From here on it is another one: who computes has changed. Answers under way say so at their end. Any
+  // thread.
+  void set_fingerprint(std::string fingerprint);
 
   std::vector<web::ModelInfo> models() const override;
-  std::shared_ptr<web::OpenRequest> start(web::GenerateRequest request, std::shared_ptr<web::Sink> sink) override;
+  std::shared_ptr<web::OpenRequest> start(web::GenerateRequest request,
+                                          std::shared_ptr<web::Sink> sink) override;
   std::shared_ptr<web::OpenRequest> resume(const std::string& id, std::shared_ptr<web::Sink> sink) override;
-  // Well while passes are made within 10 s. Where nothing is asked for, being asked for it makes a token, at most
-  // once in 10 s.
+  // The same, but whom nothing is kept for hears nothing: nullptr.
+  std::shared_ptr<web::OpenRequest> resume_kept(const std::string& id,
+                                                const std::shared_ptr<web::Sink>& sink);
+  // Well while passes are made within 10 s. Where nothing is asked for, being asked for it makes a token, at
+  // most once in 10 s.
   web::Health health() const override;
-  Metrics metrics() const override { return engine_.metrics(); }
+  Metrics metrics() const override { return source_->metrics(); }
 
  private:
+  class Fingerprint;
   class Generating;
+  class Kept;
   struct Prompt {
     std::vector<int64_t> tokens;
     std::vector<int64_t> ends;
@@ -51,21 +63,21 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   };
 
   Result<Prompt> prompt_of(const web::GenerateRequest& request) const;
-  void begin(const web::GenerateRequest& request, size_t bytes, const std::shared_ptr<Generating>& generating);
-  std::string fresh_id();
-  void keep(const std::shared_ptr<Generating>& generating);
+  void begin(const web::GenerateRequest& request, size_t bytes,
+             const std::shared_ptr<Generating>& generating);
+  static std::string fresh_id();
   bool may_prepare(size_t bytes);
   void prepared(size_t bytes);
   void probe() const;
 
   const TextModel model_;
   mutable Mutex mutex_;
-  uint64_t count_ WEFT_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, std::shared_ptr<Generating>> kept_ WEFT_GUARDED_BY(mutex_);
   size_t preparing_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
   mutable std::optional<Instant> probed_ WEFT_GUARDED_BY(mutex_);
-  mutable EngineThread engine_;
-  net::Worker tokenizing_;  // last: what it does uses the rest
+  const std::shared_ptr<Fingerprint> fingerprint_;
+  const std::shared_ptr<Kept> kept_;
+  const std::shared_ptr<TokenSource> source_;  // shared for the moment of a call that comes late
+  net::Worker tokenizing_;                     // last: what it does uses the rest
 };
 
 }  // namespace weft::serve

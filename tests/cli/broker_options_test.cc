@@ -44,6 +44,7 @@ TEST_F(BrokerRows, WhatNobodySaysIsAsTheBrokerHasIt) {
   EXPECT_EQ(net::to_string(options->listen), "0.0.0.0:7700");
   EXPECT_TRUE(options->broker.measures_links && options->broker.copies_go_direct);
   EXPECT_TRUE(options->broker.run.copies_state);
+  EXPECT_FALSE(options->http);
   EXPECT_EQ(options->broker.run.copy_rate, 12'500'000u);
 }
 
@@ -52,7 +53,8 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   const std::string config = file(
       "format: 1\ndata_dir: here\nlisten: 127.0.0.1:1\nadvertise: a.example:2\nlease: 20s\n"
       "copy_rate: 8Mbit\ncopies: broker\negress: 80Mbit\nquota: 1GiB\nlinks: assume\n"
-      "replan_after: never\ncompare_share: 0.25\nplan_memory: unlimited\nplan_seconds: 7\n");
+      "replan_after: never\ncompare_share: 0.25\nplan_memory: unlimited\nplan_seconds: 7\n"
+      "http: 127.0.0.1:8\nhttp_cert: chain.pem\nhttp_key: /etc/key.pem\n");
   const auto from_file = told({"--config", config});
   ASSERT_TRUE(from_file.has_value()) << from_file.error().message;
   EXPECT_EQ(from_file->data_dir, scratch_.folder() / "here");
@@ -68,12 +70,16 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   EXPECT_EQ(from_file->broker.run.compare_share, 0.25);
   EXPECT_EQ(from_file->plan_memory.value, 0);
   EXPECT_EQ(from_file->plan_time, Duration(7s));
+  EXPECT_EQ(net::to_string(from_file->http.value()), "127.0.0.1:8");
+  EXPECT_EQ(from_file->http_certificate, scratch_.folder() / "chain.pem");
+  EXPECT_EQ(from_file->http_key, "/etc/key.pem");
   const auto both =
       told({"--config",      config,        "--data-dir",     "there",     "--listen",        "127.0.0.1:3",
             "--advertise",   "b.example:4", "--lease",        "30s",       "--copy-rate",     "none",
             "--copies",      "direct",      "--egress",       "unlimited", "--quota",         "2GiB",
             "--links",       "measure",     "--replan-after", "1m",        "--compare-share", "0",
-            "--plan-memory", "64MiB",       "--plan-seconds", "9"});
+            "--plan-memory", "64MiB",       "--plan-seconds", "9",         "--http",          "[::1]:9",
+            "--http-cert",   "chain.pem",   "--http-key",     "key.pem"});
   ASSERT_TRUE(both.has_value()) << both.error().message;
   EXPECT_EQ(both->data_dir, "there");
   EXPECT_EQ(net::to_string(both->listen), "127.0.0.1:3");
@@ -88,6 +94,9 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   EXPECT_EQ(both->broker.run.compare_share, 0);
   EXPECT_EQ(both->plan_memory.value, int64_t{64} << 20);
   EXPECT_EQ(both->plan_time, Duration(9s));
+  EXPECT_EQ(net::to_string(both->http.value()), "[::1]:9");
+  EXPECT_EQ(both->http_certificate, "chain.pem");
+  EXPECT_EQ(both->http_key, "key.pem");
 }
 
 TEST_F(BrokerRows, AFormerNameIsTakenWithANotice) {
@@ -121,6 +130,9 @@ TEST_F(BrokerRows, WhatIsWrongIsNamed) {
       {{"--compare-share", "nan"}, "--compare-share: 'nan'"},
       {{"--plan-memory", "1MiB"}, "--plan-memory: '1MiB' is no amount of at least 64 MiB"},
       {{"--plan-seconds", "90000"}, "--plan-seconds: '90000' is no number of seconds"},
+      {{"--http", "8000"}, "8000"},
+      {{"--http", "[::1]:9", "--http-cert", "a"}, "--http-cert and --http-key belong together"},
+      {{"--http-cert", "a", "--http-key", "b"}, "say where to listen"},
       {{"--plan-seconds", "9x"}, "--plan-seconds: '9x'"},
   };
   for (const auto& [arguments, words] : cases) {

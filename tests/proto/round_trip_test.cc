@@ -72,6 +72,7 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(StageFailed{}, [](StageFailed& m) { m.step = 1; });
   differ(JobEvent{}, [](JobEvent& m) { m.skipped = true; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.skips_steps = true; });
+  differ(SubmitJob{}, [](SubmitJob& m) { m.serves = "model"; });
   differ(GradientNorm{}, [](GradientNorm& m) { m.skip = true; });
   differ(StepReport{}, [](StepReport& m) { m.statistics_diverged = true; });
   differ(CheckpointReport{}, [](CheckpointReport& m) { m.skipped_steps = 1; });

@@ -399,7 +399,7 @@ class Maker {
     fill(to.frozen);
   }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors);
+    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors, to.serves);
     to.stages = small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
   }

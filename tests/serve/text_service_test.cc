@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "serve/service/engine_thread.h"
 #include "tests/serve/fake_decoder.h"
 
 namespace weft::serve {
@@ -77,7 +78,8 @@ class Reciting final : public test::FollowingDecoder {
 
 struct Fixture {
   explicit Fixture(std::unique_ptr<Decoder> decoder, TextModel model = {})
-      : service(std::make_shared<TextService>(named(std::move(model)), std::move(decoder), EngineOptions{})) {}
+      : service(std::make_shared<TextService>(
+            named(std::move(model)), std::make_unique<EngineThread>(std::move(decoder), EngineOptions{}))) {}
   static TextModel named(TextModel model) {
     model.name = "reciting";
     model.fingerprint = "weft-test";

@@ -321,5 +321,139 @@ TEST_F(CoreTest, ASubmissionIsTakenWhenItWasLookedAt) {
   EXPECT_EQ(taken->size, 1000u);
 }
 
+// What the core says of jobs that serve, in order.
+class Watching final : public ServedView {
+ public:
+  void on_served(const ServedJob& job) override { add(job); }
+  void on_withdrawn(proto::JobNumber) override { add(std::nullopt); }
+  void on_progress(const PeerId&, const proto::ServeProgress&) override {}
+  // The next of which `wanted` is true; nothing: it does not come.
+  std::optional<std::optional<ServedJob>> next(const auto& wanted) {
+    std::unique_lock lock(mutex_);
+    std::optional<std::optional<ServedJob>> found;
+    changed_.wait_for(lock, std::chrono::milliseconds(kPatience), [&] {
+      for (; !said_.empty() && !found; said_.pop_front())
+        if (wanted(said_.front())) found = said_.front();
+      return found.has_value();
+    });
+    return found;
+  }
+
+ private:
+  void add(std::optional<ServedJob> said) {
+    const std::lock_guard lock(mutex_);
+    said_.push_back(std::move(said));
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::optional<ServedJob>> said_;
+};
+
+// A served job as a broker before this one left it, whose tokenizer lies partly in the submission and partly
+// in a blob.
+class CoreServes : public CoreTest {
+ protected:
+  void SetUp() override {
+    const std::string rest = "\"rest\"}";
+    const auto bytes = std::as_bytes(std::span(rest));
+    const Digest blob = storage::sha256(bytes);
+    if (has_blob_) {
+      ASSERT_TRUE(blobs_->put(bytes));
+    }
+    proto::SubmitJob job{.name = "j"};
+    job.files = {{.path = "model.onnx", .pieces = {{.bytes = "x", .size = 1}}},
+                 {.path = "tokenizer.json",
+                  .pieces = {{.bytes = "{\"a\": ", .size = 6}, {.sha256 = blob, .size = rest.size()}}}};
+    auto plan = std::make_shared<PlannedRun>();
+    plan->served = {.name = "m", .tokenizer = "tokenizer.json", .context = 16};
+    PlannedStage stage;
+    stage.peer.digest.bytes[0] = 7;
+    auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->run = 1;
+    assignment->plan_version = 3;
+    assignment->stage_count = 1;
+    assignment->serve = proto::ServeProgram{};
+    stage.assignment = std::shared_ptr<const proto::AssignStage>(std::move(assignment));
+    plan->stages.push_back(std::move(stage));
+    ASSERT_TRUE(store_->memory().append(std::vector<Record>{
+        JobSubmitted{.job = 1, .submitter = user_key(), .submission = job, .unix_ms = 5000},
+        JobChanged{.job = 1, .state = proto::JobState::Running, .plan_version = 3},
+        RunStarted{.job = 1, .plan_version = 3, .plan = plan}}));
+    options_.served = &view_;
+    start();
+  }
+  void TearDown() override { core_.reset(); }
+  // The peer of its only stage comes back.
+  void resume(FakeGate& gate) {
+    const ConnectionId peer = gate.connection(1);
+    Introduced hello = introduction(peer, 7, Role::Peer, "p");
+    hello.hello.minor = proto::kProtocolMinor;
+    hello.hello.holding = proto::StageHeld{.run = 1, .plan_version = 3, .seat = {0}};
+    gate.say(hello);
+    ASSERT_TRUE(gate.next_message<proto::ResumeStage>(peer));
+    gate.say(received(peer, proto::StageResumed{.run = 1, .plan_version = 3}));
+  }
+
+  bool has_blob_ = true;
+  Watching view_;
+};
+
+TEST_F(CoreServes, ItsPlaceAndItsTokenizerAreSaidAndWithdrawnAtItsEnd) {
+  FakeGate gate(bus_, 0);
+  const auto before = view_.next([](const auto& said) { return said.has_value(); });
+  ASSERT_TRUE(before);
+  EXPECT_FALSE((*before)->place);
+  EXPECT_EQ((*before)->unavailable, "its first stage has yet to come back");
+  resume(gate);
+  const auto served = view_.next([](const auto& said) { return said && said->place; });
+  ASSERT_TRUE(served);
+  const ServedJob& job = **served;
+  PeerId entry;
+  entry.digest.bytes[0] = 7;
+  EXPECT_EQ(*job.place, (ServedPlace{1, 3, entry}));
+  EXPECT_EQ(job.job, 1u);
+  EXPECT_EQ(job.model.name, "m");
+  EXPECT_EQ(job.model.context, 16u);
+  EXPECT_EQ(job.tokenizer_json, "{\"a\": \"rest\"}");
+  EXPECT_EQ(job.created, 5);
+  EXPECT_EQ(job.unavailable, "");
+  // The gate knows it before anybody asks anything of the entry; one that comes later is told, too.
+  std::optional<ServedEntry> said;
+  do said = gate.next<ServedEntry>();
+  while (said && !said->entry);
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->entry, entry);
+  FakeGate later(bus_, 1);
+  const auto told = later.next<ServedEntry>();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->entry, entry);
+  EXPECT_EQ(told->plan_version, 3u);
+
+  const ConnectionId user = gate.connection(2);
+  gate.say(introduction(user, 1, Role::Submitter, ""));
+  gate.say(received(user, proto::StopJob{1}));
+  EXPECT_TRUE(gate.next_message<proto::Done>(user));
+  EXPECT_TRUE(view_.next([](const auto& gone) { return !gone; })) << "withdrawn";
+  const auto closed = gate.next<ServedEntry>();
+  ASSERT_TRUE(closed);
+  EXPECT_FALSE(closed->entry);
+  EXPECT_EQ(log().find("data_not_opened"), std::string::npos) << "nothing feeds it";
+}
+
+class CoreServesWithoutTokenizer : public CoreServes {
+ protected:
+  CoreServesWithoutTokenizer() { has_blob_ = false; }
+};
+
+TEST_F(CoreServesWithoutTokenizer, WithoutItsTokenizerItCannotBeAsked) {
+  FakeGate gate(bus_, 0);
+  resume(gate);
+  const auto served = view_.next(
+      [](const auto& said) { return said && said->unavailable.starts_with("its tokenizer cannot be read"); });
+  ASSERT_TRUE(served);
+  EXPECT_FALSE((*served)->place);
+}
+
 }  // namespace
 }  // namespace weft::broker

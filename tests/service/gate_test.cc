@@ -355,5 +355,131 @@ TEST_F(GateTest, AUsersNextQuestionWaitsForTheAnswer) {
   }
 }
 
+// What the gate hears of tokens, on its own thread.
+class Listening final : public ServedView {
+ public:
+  void on_served(const ServedJob&) override {}
+  void on_withdrawn(proto::JobNumber) override {}
+  void on_progress(const PeerId& from, const proto::ServeProgress& progress) override {
+    const MutexLock lock(mutex_);
+    heard_.push_back({from, progress});
+  }
+  struct Heard {
+    PeerId from{};
+    proto::ServeProgress progress{};
+  };
+  std::vector<Heard> heard() const {
+    const MutexLock lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<Heard> heard_ WEFT_GUARDED_BY(mutex_);
+};
+
+proto::ServeProgress token_of(proto::JobNumber run, proto::PlanVersion version, int64_t token) {
+  return {.run = run, .plan_version = version, .request = 9, .first = 3, .tokens = {{.token = token}}};
+}
+
+// By the gate itself: the core is asked nothing, and hears nothing.
+TEST_F(GateTest, TokensOfTheEntryGoStraightToTheDoorAndOthersAreDropped) {
+  Listening door;
+  options_.served = &door;
+  start(Role::Peer);
+  const auto second = enter(Role::Peer), user = enter(Role::Submitter);
+  for (const ConnectionId peer : {number_, second->number})
+    to_gate(Send{peer, std::make_shared<const Message>(proto::AssignStage{.run = 4, .plan_version = 2})});
+  ASSERT_TRUE(run_until([&] { return !frames_.empty() && second->frames > 1; }));
+  frames_.clear();
+  const auto last_of = [&](auto& connection) {
+    connection->send(frame_of(proto::PeerLog{"after"}));
+    EXPECT_TRUE(message_from_gate<proto::PeerLog>()) << "nothing before it went to the core";
+  };
+  connection_->send(frame_of(token_of(4, 2, 70)));
+  last_of(connection_);
+  EXPECT_TRUE(door.heard().empty()) << "nobody is the entry yet";
+
+  to_gate(ServedEntry{.job = 4, .plan_version = 2, .entry = client_->id()});
+  connection_->send(frame_of(token_of(4, 1, 71)));
+  connection_->send(frame_of(token_of(5, 2, 72)));
+  second->connection->send(frame_of(token_of(4, 2, 73)));
+  last_of(second->connection);
+  connection_->send(frame_of(token_of(4, 2, 74)));
+  last_of(connection_);
+  ASSERT_EQ(door.heard().size(), 1u);
+  EXPECT_EQ(door.heard()[0].from, client_->id());
+  EXPECT_EQ(door.heard()[0].progress.tokens.at(0).token, 74);
+  EXPECT_EQ(door.heard()[0].progress.first, 3u);
+
+  to_gate(ServedEntry{.job = 4, .plan_version = 2, .entry = std::nullopt});
+  connection_->send(frame_of(token_of(4, 2, 75)));
+  last_of(connection_);
+  EXPECT_EQ(door.heard().size(), 1u);
+  // Of a user it is as any other message: the core says what it thinks of it.
+  user->connection->send(frame_of(token_of(4, 2, 76)));
+  EXPECT_TRUE(message_from_gate<proto::ServeProgress>());
+  EXPECT_EQ(door.heard().size(), 1u);
+  gate_.reset();
+}
+
+TEST_F(GateTest, RequestsGoToTheStageThatTheyAreForAndToNobodyElse) {
+  start(Role::Peer);
+  const auto request = [&](proto::PlanVersion version, uint64_t number) {
+    gate_->tell_peer(
+        client_->id(),
+        proto::ServeRequest{
+            .run = 4, .plan_version = version, .request = number, .tokens = {1, 2}, .tokens_max = 5});
+  };
+  request(2, 1);  // it has no stage
+  to_client(proto::AssignStage{.run = 4, .plan_version = 2});
+  ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+  frames_.clear();
+  request(1, 2);  // of the plan before
+  gate_->tell_peer(identity_->id(), proto::CancelRequest{.run = 4, .plan_version = 2, .request = 3});
+  request(2, 4);
+  gate_->tell_peer(client_->id(), proto::CancelRequest{.run = 4, .plan_version = 2, .request = 4});
+  const auto came = next_for_client<proto::ServeRequest>();
+  ASSERT_TRUE(came);
+  EXPECT_EQ(came->request, 4u);
+  EXPECT_EQ(came->tokens, (std::vector<int64_t>{1, 2}));
+  const auto cancelled = next_for_client<proto::CancelRequest>();
+  ASSERT_TRUE(cancelled);
+  EXPECT_EQ(cancelled->request, 4u);
+  to_client(proto::ReleaseStage{.run = 4, .plan_version = 2});
+  ASSERT_TRUE(next_for_client<proto::ReleaseStage>());
+  request(2, 5);
+  to_client(proto::HelloAck{});
+  EXPECT_TRUE(next_for_client<proto::HelloAck>()) << "and nothing before it";
+}
+
+// Who takes nothing is closed after a while; until then what it is to be asked does not pile up here.
+TEST_F(GateTest, RequestsThatAPeerDoesNotTakeAreDropped) {
+  start(Role::Peer);
+  to_client(proto::AssignStage{.run = 4, .plan_version = 2});
+  ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+  frames_.clear();
+  connection_->pause_reading(true);
+  proto::ServeRequest request{.run = 4, .plan_version = 2, .tokens_max = 5};
+  request.tokens.assign(1 << 20, int64_t{1} << 40);  // 6 MB
+  for (request.request = 1; request.request <= 20; ++request.request)
+    gate_->tell_peer(client_->id(), request);
+  connection_->send(frame_of(proto::PeerLog{"after"}));
+  connection_->pause_reading(false);
+  size_t came = 0;
+  ASSERT_TRUE(run_until([&] {
+    to_client(proto::HelloAck{});
+    for (; !frames_.empty(); frames_.pop_front()) {
+      const auto message = proto::decode(frames_.front().payload.span());
+      if (message && std::holds_alternative<proto::HelloAck>(*message)) return true;
+      ++came;
+    }
+    return false;
+  }));
+  EXPECT_GE(came, 2u);
+  EXPECT_LT(came, 20u);
+  EXPECT_FALSE(is_closed_);
+}
+
 }  // namespace
 }  // namespace weft::broker

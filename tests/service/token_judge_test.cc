@@ -34,12 +34,12 @@ class TokenJudge : public ::testing::Test {
       given.proof.id = random_number();
       for (uint8_t& byte : given.proof.secret) byte = static_cast<uint8_t>(rng_.below(256));
       given.stored = {.id = given.proof.id,
-                      .role = std::array{Role::Peer, Role::Submitter, Role::Admin}[n % 3],
+                      .role = std::array{Role::Peer, Role::Submitter, Role::Admin, Role::Caller}[n % 4],
                       .secret_digest = security::secret_digest({given.proof.secret}),
                       .created_unix_ms = 1,
                       .expires_unix_ms = {},
                       .uses_max = {}};
-      switch (n / 3 % 5) {
+      switch (n / 4 % 5) {
         case 0:
           break;
         case 1:
@@ -102,8 +102,9 @@ class TokenJudge : public ::testing::Test {
     const Role as = role == Role::PeerBulk ? Role::Peer : role;
     return std::any_of(given_.begin(), given_.end(), [&](const Given& given) {
       const StoredToken& token = given.stored;
-      return given.proof.id == proof.id && given.proof.secret == proof.secret && !token.revoked &&
-             token.expires_unix_ms.value_or(kNow + 1) > kNow && token.uses < token.uses_max.value_or(~0u) &&
+      return as != Role::Caller && given.proof.id == proof.id && given.proof.secret == proof.secret &&
+             !token.revoked && token.expires_unix_ms.value_or(kNow + 1) > kNow &&
+             token.uses < token.uses_max.value_or(~0u) &&
              (token.role == as || (token.role == Role::Admin && as == Role::Submitter));
     });
   }
@@ -129,7 +130,8 @@ TEST_F(TokenJudge, NobodyIsAdmittedByWhatItWasNotGiven) {
     Introduced event{.connection = ++connection, .address = "192.0.2.1:1000"};
     for (size_t at = 0; at < 8; ++at)
       event.who.digest.bytes[at] = static_cast<uint8_t>(connection >> (8 * at));
-    event.hello.role = std::array{Role::Peer, Role::Submitter, Role::PeerBulk, Role::Admin}[rng_.below(4)];
+    event.hello.role =
+        std::array{Role::Peer, Role::Submitter, Role::PeerBulk, Role::Admin, Role::Caller}[rng_.below(5)];
     if (event.hello.role == Role::Peer)
       event.hello.device = proto::DeviceReport{.device = "cpu:1", .threads = 1};
     event.hello.token = attempt();
