@@ -1,9 +1,13 @@
-// Serves sequences with a decoder: which of them get rows of the next pass, what is drawn for them, when they
-// end. It reads no clock and starts no thread: whoever drives it calls tick() until there is nothing to do.
+// Serves sequences: which of them get rows of the next pass, what is drawn for them, when they end. It reads
+// no clock and starts no thread. With a decoder, whoever drives it calls tick() until there is nothing to do;
+// else begin() says what is to be computed, and finish() takes the logits. Several passes may be under way
+// then.
 //
 // A pass first has one row for each sequence that is generating, so that all of them go on; then the oldest
-// prompts, in pieces, as far as rows are left. Memory for all positions of a sequence is granted before it
-// starts; until there is some it waits, in the order of arrival.
+// prompts, in pieces, as far as rows are left. Passes that are under way at once have equal shares of those
+// that generate; the pieces of a prompt may be in several of them, which compute in the order in which they
+// began. Memory for all positions of a sequence is granted before it starts; until there is some it waits, in
+// the order of arrival.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +15,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
 #include "serve/decoder.h"
+#include "serve/model_limits.h"
+#include "serve/pass.h"
 #include "serve/sampler.h"
 
 namespace weft::serve {
@@ -24,21 +31,24 @@ struct EngineOptions {
   Bytes cache_bytes{int64_t{1} << 30};  // for all sequences together
   size_t sequences_max = 64;            // that are being served
   size_t waiting_max = 256;             // that wait
-  // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less than
-  // twice what one takes (docs/RESULTS.md).
+  // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less
+  // than twice what one takes (docs/RESULTS.md).
   int64_t prompt_rows = 7;
+  size_t passes_max = 1;  // under way at once
 };
 
 struct Request {
-  std::vector<int64_t> prompt;  // at least one token
-  int64_t tokens_max = -1;      // to be generated; -1: up to the context
+  // At least one token. The last ones may have been drawn before: what follows is as if nothing had come
+  // between.
+  std::vector<int64_t> prompt;
+  int64_t tokens_max = -1;  // to be generated; -1: up to the context
   SamplingOptions sampling{};
   std::vector<int64_t> ends{};  // tokens that end it; they are not told
 };
 
 enum class Finish : uint8_t {
-  Stop,       // a token that ends it, or the listener has had enough
-  Length,     // tokens_max, or the context
+  Stop,    // a token that ends it, or the listener has had enough
+  Length,  // tokens_max, or the context
   Cancelled,
   Failed,
 };
@@ -50,32 +60,55 @@ struct Generated {
 
 // Told on the thread that drives the engine. It may add and cancel requests, but not tick().
 struct Listener {
-  std::function<bool(const Generated&)> on_token;                // false: enough
+  std::function<bool(const Generated&)> on_token;                   // false: enough
   std::function<void(Finish finish, const Status& status)> on_end;  // once
 };
 
 class Engine {
  public:
-  // The decoder outlives it.
-  Engine(Decoder& decoder, const EngineOptions& options) : decoder_(decoder), options_(options) {}
+  // They outlive it. Without a decoder it has no tick().
+  Engine(Decoder& decoder, const EngineOptions& options)
+      : model_(decoder), decoder_(&decoder), options_(options) {}
+  Engine(const ModelLimits& model, const EngineOptions& options) : model_(model), options_(options) {}
 
   // Errors: InvalidArgument for an empty prompt and for tokens that the model does not have; OutOfRange when
   // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
   // positions would); ResourceExhausted while waiting_max wait.
   Result<uint64_t> add(Request request, Listener listener);
-  // on_end is told Cancelled at the next tick, and nothing else any more. Unknown numbers are ignored.
+  // on_end is told Cancelled when the next pass begins, and nothing else any more. Unknown numbers are
+  // ignored.
   void cancel(uint64_t id);
   void cancel_all();
+  // on_end is told Failed, now. Unknown numbers are ignored.
+  void give_up(uint64_t id, const Status& status);
 
   struct Tick {
-    int64_t rows = 0;         // of positions that were computed
-    int64_t generated = 0;    // tokens
-    bool idle = false;        // nothing was to be done
-    Status status{};          // of the pass
+    int64_t rows = 0;       // of positions that were computed
+    int64_t generated = 0;  // tokens
+    bool idle = false;      // nothing was to be done
+    Status status{};        // of the pass
   };
-  // One pass, and what comes of it. A failed pass ends those sequences that were in it.
+  // One pass, and what comes of it. A failed pass ends those sequences that were in it. REQUIRES: a decoder.
   Tick tick();
 
+  // What a pass has to compute: tokens piece by piece. Sequences are numbered as requests are. Without a
+  // decoder, sequences that have ended come first, as ends; a pass may have nothing else.
+  struct Begun {
+    uint64_t number = 0;  // ascending
+    std::vector<PassPiece> pieces;
+    std::vector<int64_t> tokens;
+  };
+  // Nothing: none is to be done, or passes_max are under way.
+  std::optional<Begun> begin();
+  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece, of the sequences that are served still.
+  // An error, or other logits, end those of the pass; what it should have told as ended is told again.
+  // Status: that error; InvalidArgument for a pass that is not under way, and then nothing has changed.
+  Tick finish(uint64_t pass, const Result<dag::Tensor>& logits);
+  // Passes under way will not come back, and what has been computed is lost: all begin again from their first
+  // position, with what has been drawn. Ends that they told are told again.
+  void restart();
+
+  bool serves(uint64_t id) const { return serving_.contains(id); }
   size_t serving() const { return serving_.size(); }
   size_t waiting() const { return waiting_.size(); }
   Bytes granted() const { return granted_; }
@@ -85,35 +118,47 @@ class Engine {
     uint64_t id = 0;
     Request request;
     Listener listener;
-    std::unique_ptr<Sequence> sequence;
-    std::vector<int64_t> tokens;  // all that are known
+    std::unique_ptr<Sequence> sequence;  // of a decoder
+    std::vector<int64_t> tokens;         // all that are known
+    int64_t begun = 0;                   // positions that are in passes, or have been
     Bytes granted{};
+    uint64_t last_pass = 0;  // the last that it was in
     bool cancelled = false;
-    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - sequence->length(); }
-    bool generates() const { return tokens.size() > request.prompt.size(); }
+    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - begun; }
+    bool generates() const { return tokens.size() > request.prompt.size() && pending() <= 1; }
   };
   struct Turn {
-    Served* served = nullptr;
+    uint64_t id = 0;
     int64_t rows = 0;
     bool draws = false;  // all that is known will have been computed
+  };
+  struct UnderWay {
+    std::vector<Turn> turns;
+    std::vector<uint64_t> ends;  // that it tells
   };
 
   Status check(const Request& request) const;
   int64_t positions_of(const Request& request) const;
   void admit();
   void end_cancelled();
+  std::vector<Served*> next_generating(bool& any);
   std::vector<Turn> share_rows();
-  Status run(const std::vector<Turn>& turns, Tick& tick);
-  // Whether it has ended.
-  bool take(Served& served, std::span<const float> logits);
+  std::vector<uint64_t> take_ends();
+  void tell_again(const UnderWay& pass);
+  Result<dag::Tensor> decode(const Begun& begun);
+  void take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick);
+  void take(Served& served, std::span<const float> logits);
   void end(uint64_t id, Finish finish, const Status& status = {});
 
-  Decoder& decoder_;
+  const ModelLimits& model_;
+  Decoder* decoder_ = nullptr;
   EngineOptions options_;
-  uint64_t last_id_ = 0;
+  uint64_t last_id_ = 0, last_pass_ = 0;
   Bytes granted_{};
   std::deque<Served> waiting_;
   std::map<uint64_t, Served> serving_;  // in the order of arrival
+  std::map<uint64_t, UnderWay> passes_;
+  std::vector<uint64_t> ended_;  // of those that were in a pass; none has told yet
 };
 
 }  // namespace weft::serve
