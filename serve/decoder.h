@@ -15,6 +15,7 @@
 #include "dag/incremental/incremental.h"
 #include "dag/tensor.h"
 #include "peer/state.h"
+#include "serve/model_limits.h"
 
 namespace weft::serve {
 
@@ -36,15 +37,8 @@ struct Piece {
   int64_t expected = 0;  // positions that memory is taken for at once: all that it may have
 };
 
-class Decoder {
+class Decoder : public ModelLimits {
  public:
-  virtual ~Decoder() = default;
-  virtual int64_t context() const = 0;     // positions of a sequence, at most
-  virtual int64_t vocabulary() const = 0;  // numbers in a row of logits
-  virtual int64_t rows_max() const = 0;    // positions of a pass, at most
-  // What a sequence of so many positions takes of the device's memory.
-  virtual Bytes bytes_of(int64_t positions) const = 0;
-
   virtual std::unique_ptr<Sequence> begin() = 0;
   // Logits f32[sum of Piece::logits, vocabulary], piece by piece. A sequence is in one piece at most.
   // Errors: OutOfRange for a token that is none, a sequence beyond the context, more than rows_max() rows;

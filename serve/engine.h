@@ -1,8 +1,10 @@
-// Serves sequences with a decoder: which of them get rows of the next pass, what is drawn for them, when they
-// end. It reads no clock and starts no thread: whoever drives it calls tick() until there is nothing to do.
+// Serves sequences: which of them get rows of the next pass, what is drawn for them, when they end. It reads no
+// clock and starts no thread. With a decoder, whoever drives it calls tick() until there is nothing to do; else
+// begin() says what is to be computed, and finish() takes the logits. Several passes may be under way then.
 //
 // A pass first has one row for each sequence that is generating, so that all of them go on; then the oldest
-// prompts, in pieces, as far as rows are left. Memory for all positions of a sequence is granted before it
+// prompts, in pieces, as far as rows are left. Passes that are under way at once have equal shares of those that
+// generate, and a sequence is in one of them at most. Memory for all positions of a sequence is granted before it
 // starts; until there is some it waits, in the order of arrival.
 #pragma once
 
@@ -11,11 +13,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
 #include "serve/decoder.h"
+#include "serve/model_limits.h"
+#include "serve/pass.h"
 #include "serve/sampler.h"
 
 namespace weft::serve {
@@ -27,11 +32,13 @@ struct EngineOptions {
   // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less than
   // twice what one takes (docs/RESULTS.md).
   int64_t prompt_rows = 7;
+  size_t passes_max = 1;  // under way at once
 };
 
 struct Request {
-  std::vector<int64_t> prompt;  // at least one token
-  int64_t tokens_max = -1;      // to be generated; -1: up to the context
+  // At least one token. The last ones may have been drawn before: what follows is as if nothing had come between.
+  std::vector<int64_t> prompt;
+  int64_t tokens_max = -1;  // to be generated; -1: up to the context
   SamplingOptions sampling{};
   std::vector<int64_t> ends{};  // tokens that end it; they are not told
 };
@@ -56,16 +63,20 @@ struct Listener {
 
 class Engine {
  public:
-  // The decoder outlives it.
-  Engine(Decoder& decoder, const EngineOptions& options) : decoder_(decoder), options_(options) {}
+  // They outlive it. Without a decoder it has no tick().
+  Engine(Decoder& decoder, const EngineOptions& options) : model_(decoder), decoder_(&decoder), options_(options) {}
+  Engine(const ModelLimits& model, const EngineOptions& options) : model_(model), options_(options) {}
 
   // Errors: InvalidArgument for an empty prompt and for tokens that the model does not have; OutOfRange when
   // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
   // positions would); ResourceExhausted while waiting_max wait.
   Result<uint64_t> add(Request request, Listener listener);
-  // on_end is told Cancelled at the next tick, and nothing else any more. Unknown numbers are ignored.
+  // on_end is told Cancelled when the next pass begins and none that it is in is under way, and nothing else any
+  // more. Unknown numbers are ignored.
   void cancel(uint64_t id);
   void cancel_all();
+  // on_end is told Failed, now. Unknown numbers are ignored.
+  void give_up(uint64_t id, const Status& status);
 
   struct Tick {
     int64_t rows = 0;         // of positions that were computed
@@ -73,8 +84,25 @@ class Engine {
     bool idle = false;        // nothing was to be done
     Status status{};          // of the pass
   };
-  // One pass, and what comes of it. A failed pass ends those sequences that were in it.
+  // One pass, and what comes of it. A failed pass ends those sequences that were in it. REQUIRES: a decoder.
   Tick tick();
+
+  // What a pass has to compute: tokens piece by piece. Sequences are numbered as requests are. Without a decoder,
+  // sequences that have ended come first, as ends; a pass may have nothing else.
+  struct Begun {
+    uint64_t number = 0;  // ascending
+    std::vector<PassPiece> pieces;
+    std::vector<int64_t> tokens;
+  };
+  // Nothing: none is to be done, or passes_max are under way.
+  std::optional<Begun> begin();
+  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece. An error, or other logits, end those sequences
+  // that were in the pass. Status: that error; InvalidArgument for a pass that is not under way, and then nothing
+  // has changed.
+  Tick finish(uint64_t pass, const Result<dag::Tensor>& logits);
+  // Passes under way will not come back, and what has been computed is lost: all begin again from their first
+  // position, with what has been drawn.
+  void restart();
 
   size_t serving() const { return serving_.size(); }
   size_t waiting() const { return waiting_.size(); }
@@ -85,15 +113,18 @@ class Engine {
     uint64_t id = 0;
     Request request;
     Listener listener;
-    std::unique_ptr<Sequence> sequence;
-    std::vector<int64_t> tokens;  // all that are known
+    std::unique_ptr<Sequence> sequence;  // of a decoder
+    std::vector<int64_t> tokens;         // all that are known
+    int64_t computed = 0;                // positions
     Bytes granted{};
+    uint64_t last_pass = 0;  // the last that it was in
+    bool is_in_pass = false;
     bool cancelled = false;
-    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - sequence->length(); }
-    bool generates() const { return tokens.size() > request.prompt.size(); }
+    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - computed; }
+    bool generates() const { return tokens.size() > request.prompt.size() && pending() == 1; }
   };
   struct Turn {
-    Served* served = nullptr;
+    uint64_t id = 0;
     int64_t rows = 0;
     bool draws = false;  // all that is known will have been computed
   };
@@ -102,18 +133,22 @@ class Engine {
   int64_t positions_of(const Request& request) const;
   void admit();
   void end_cancelled();
+  std::vector<Served*> next_generating(bool& any);
   std::vector<Turn> share_rows();
-  Status run(const std::vector<Turn>& turns, Tick& tick);
-  // Whether it has ended.
-  bool take(Served& served, std::span<const float> logits);
+  Result<dag::Tensor> decode(const Begun& begun);
+  void take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick);
+  void take(Served& served, std::span<const float> logits);
   void end(uint64_t id, Finish finish, const Status& status = {});
 
-  Decoder& decoder_;
+  const ModelLimits& model_;
+  Decoder* decoder_ = nullptr;
   EngineOptions options_;
-  uint64_t last_id_ = 0;
+  uint64_t last_id_ = 0, last_pass_ = 0;
   Bytes granted_{};
   std::deque<Served> waiting_;
   std::map<uint64_t, Served> serving_;  // in the order of arrival
+  std::map<uint64_t, std::vector<Turn>> passes_;  // under way
+  std::vector<uint64_t> ended_;  // since the last pass began, of those that were in one
 };
 
 }  // namespace weft::serve

@@ -17,20 +17,9 @@
 #include "dag/incremental/part_range.h"
 #include "dag/tensor.h"
 #include "peer/state.h"
+#include "serve/pass.h"
 
 namespace weft::serve {
-
-// Consecutive positions of one sequence, as every stage of a pass sees them.
-struct PassPiece {
-  uint64_t sequence = 0;
-  int64_t first = 0;  // position of the first
-  int64_t count = 0;
-  int64_t logits = 0;    // rows of logits that are wanted: those of the last positions
-  int64_t expected = 0;  // positions that memory is taken for at once, beside what is needed
-  bool operator==(const PassPiece&) const = default;
-};
-// Rows by the name of their value: [positions of all pieces, width], piece by piece.
-using RowTensors = std::map<std::string, dag::Tensor>;
 
 using dag::PartRange;
 

@@ -1,0 +1,125 @@
+// A model in stages that stand in a ring. The entry computes the first parts and the last ones; a pass goes from
+// it through all other stages and comes back. Several passes are under way at once, so that no stage waits for the
+// ring to be gone round.
+//
+// Passes reach each stage in the order in which they were begun; sequences are numbered by the entry. What a
+// sequence keeps is let go everywhere with the pass that says that it has ended. Caches are granted in positions,
+// of all sequences together, so that each stage's share of the memory is bounded.
+//
+// One thread each, that which drives the stage's backend.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "serve/engine.h"
+#include "serve/pass.h"
+#include "serve/stage.h"
+
+namespace weft::serve {
+
+// The same at all stages.
+struct RingOptions {
+  int64_t rows_max = 64;      // positions of a pass
+  size_t passes_max = 1;      // under way at once
+  size_t sequences_max = 64;  // that are being served
+  int64_t positions_max = 0;  // of all sequences together; each takes some more than it needs (serve/cache.h)
+  // The entry's alone.
+  size_t waiting_max = 256;
+  int64_t prompt_rows = 32;  // of a pass, while others generate
+};
+
+// Any stage but the entry.
+class RingStage {
+ public:
+  // `stage` has this range alone. Errors: InvalidArgument for a range that has the first part or the last, and for
+  // options without sense.
+  static Result<std::unique_ptr<RingStage>> create(std::shared_ptr<const dag::Incremental> model,
+                                                   dag::PartRange range, std::unique_ptr<Stage> stage,
+                                                   const RingOptions& options);
+
+  // The pass as it goes on to the next stage. Errors, after which it is as if the pass had not come:
+  // InvalidArgument for a number that is not above the last one's, pieces that are out of order, rows of another
+  // form; ResourceExhausted beyond sequences_max or positions_max. What a device says: then this stage is of no
+  // more use. NaN goes on as other numbers do: the entry finds whose it is.
+  Result<Pass> run(const Pass& in);
+  size_t sequences() const { return granted_.size(); }
+  int64_t positions() const;  // that memory is taken for
+
+  const std::vector<dag::RowSpec>& edges_in() const { return in_; }
+  const std::vector<dag::RowSpec>& edges_out() const { return out_; }
+  PassLimits limits() const;
+
+ private:
+  RingStage() = default;
+  Status check(const Pass& in) const;
+  std::map<uint64_t, int64_t> granted_after(const Pass& in) const;
+
+  std::shared_ptr<const dag::Incremental> model_;
+  std::unique_ptr<Stage> stage_;
+  RingOptions options_;
+  std::vector<dag::RowSpec> in_, out_;
+  std::map<uint64_t, int64_t> granted_;  // positions by sequence
+  uint64_t last_ = 0;                    // number of the last pass
+};
+
+class RingEntry {
+ public:
+  // `stage` has these ranges: the first part and the last in two, or all of the model in one, when it is alone.
+  // Errors: InvalidArgument for other ranges, and for options without sense.
+  static Result<std::unique_ptr<RingEntry>> create(std::shared_ptr<const dag::Incremental> model,
+                                                   std::vector<dag::PartRange> ranges, std::unique_ptr<Stage> stage,
+                                                   const RingOptions& options);
+
+  // As Engine has them. A request may begin with tokens that were drawn before.
+  Result<uint64_t> add(Request request, Listener listener) { return engine_.add(std::move(request), std::move(listener)); }
+  void cancel(uint64_t id) { engine_.cancel(id); }
+  void cancel_all() { engine_.cancel_all(); }
+
+  struct Step {
+    std::optional<Pass> send{};  // to stage 1
+    Engine::Tick tick{};         // idle: nothing was to be done, or passes_max are under way
+  };
+  // Begins a pass and computes the first parts; alone, all of it. Called until idle, again after each add(),
+  // cancel() and finish(). Requests that the model has no memory for end with that error. Errors: what the device
+  // says; then this stage is of no more use.
+  Result<Step> next();
+  // A pass that has come round: computes the last parts, draws, tells listeners. Requests of which a stage made NaN
+  // end as Corrupted. Errors, after which it is as if the pass had not come: InvalidArgument for one that is not
+  // the oldest under way, other pieces than were sent, rows of another form. What the device says.
+  Result<Engine::Tick> finish(const Pass& pass);
+
+  // All other stages are new, or gone: what is under way will not come back. Each request goes on from what has
+  // been drawn for it, and is computed again from its first position.
+  void restart();
+
+  bool is_alone() const { return alone_; }
+  size_t serving() const { return engine_.serving(); }
+  size_t waiting() const { return engine_.waiting(); }
+  size_t under_way() const { return sent_.size(); }
+  int64_t positions() const { return engine_.granted().value; }  // granted
+
+  const std::vector<dag::RowSpec>& edges_in() const { return in_; }    // of what comes round
+  const std::vector<dag::RowSpec>& edges_out() const { return out_; }  // of what goes to stage 1
+  PassLimits limits() const { return {limits_->rows_max(), limits_->context()}; }
+
+ private:
+  RingEntry(std::shared_ptr<const dag::Incremental> model, std::unique_ptr<Stage> stage, const RingOptions& options);
+  Result<Step> next_alone(const Engine::Begun& begun);
+  Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows);
+  void end_spoilt(const Pass& pass);
+
+  std::shared_ptr<const dag::Incremental> model_;
+  std::unique_ptr<Stage> stage_;
+  std::unique_ptr<ModelLimits> limits_;
+  Engine engine_;
+  bool alone_ = false;
+  std::vector<dag::RowSpec> in_, out_;
+  std::map<uint64_t, std::vector<PassPiece>> sent_;  // pieces by number of the pass
+};
+
+}  // namespace weft::serve
