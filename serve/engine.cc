@@ -8,11 +8,11 @@ namespace {
 std::string number(int64_t value) { return std::to_string(value); }
 
 // The most positions whose memory is within `budget`, at most `context`.
-int64_t positions_within(const Decoder& decoder, Bytes budget) {
-  int64_t low = 0, high = decoder.context();
+int64_t positions_within(const ModelLimits& model, Bytes budget) {
+  int64_t low = 0, high = model.context();
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
-    if (decoder.bytes_of(middle) <= budget)
+    if (model.bytes_of(middle) <= budget)
       low = middle;
     else
       high = middle - 1;
@@ -20,21 +20,23 @@ int64_t positions_within(const Decoder& decoder, Bytes budget) {
   return low;
 }
 
+size_t ceil_of(size_t count, size_t shares) { return (count + shares - 1) / shares; }
+
 }  // namespace
 
 int64_t Engine::positions_of(const Request& request) const {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
-  return request.tokens_max < 0 ? decoder_.context() : prompt + request.tokens_max;
+  return request.tokens_max < 0 ? model_.context() : prompt + request.tokens_max;
 }
 
 Status Engine::check(const Request& request) const {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t context = decoder_.context();
+  const int64_t context = model_.context();
   if (prompt == 0) return fail(ErrorCode::InvalidArgument, "the prompt is empty: it needs a token to start from");
   for (const int64_t token : request.prompt)
-    if (token < 0 || token >= decoder_.vocabulary())
+    if (token < 0 || token >= model_.vocabulary())
       return fail(ErrorCode::InvalidArgument, "the prompt has token " + number(token) + ", the model has " +
-                                                  number(decoder_.vocabulary()));
+                                                  number(model_.vocabulary()));
   if (prompt > context)
     return fail(ErrorCode::OutOfRange, "the prompt has " + number(prompt) + " tokens, the model's context is " +
                                            number(context));
@@ -42,10 +44,10 @@ Status Engine::check(const Request& request) const {
     return fail(ErrorCode::OutOfRange, "a prompt of " + number(prompt) + " tokens and max_tokens of " +
                                            number(request.tokens_max) + " go beyond the model's context of " +
                                            number(context));
-  if (decoder_.bytes_of(positions_of(request)) > options_.cache_bytes)
+  if (model_.bytes_of(positions_of(request)) > options_.cache_bytes)
     return fail(ErrorCode::OutOfRange, "a sequence of " + number(positions_of(request)) +
                                            " tokens needs more memory than there is; the largest that fits has " +
-                                           number(positions_within(decoder_, options_.cache_bytes)));
+                                           number(positions_within(model_, options_.cache_bytes)));
   return {};
 }
 
@@ -75,10 +77,12 @@ void Engine::cancel_all() {
   for (Served& served : waiting_) served.cancelled = true;
 }
 
+void Engine::give_up(uint64_t id, const Status& status) { end(id, Finish::Failed, status); }
+
 void Engine::end_cancelled() {
   std::vector<uint64_t> gone;
   for (const auto& [id, served] : serving_)
-    if (served.cancelled) gone.push_back(id);
+    if (served.cancelled && !served.is_in_pass) gone.push_back(id);
   for (const uint64_t id : gone) end(id, Finish::Cancelled);
   for (size_t i = 0; i < waiting_.size();) {
     if (!waiting_[i].cancelled) {
@@ -94,87 +98,176 @@ void Engine::end_cancelled() {
 void Engine::admit() {
   while (!waiting_.empty() && serving_.size() < options_.sequences_max) {
     Served& next = waiting_.front();
-    const Bytes size = decoder_.bytes_of(positions_of(next.request));
+    const Bytes size = model_.bytes_of(positions_of(next.request));
     if (granted_ + size > options_.cache_bytes) return;
     granted_ += size;
     next.granted = size;
-    next.sequence = decoder_.begin();
+    if (decoder_) next.sequence = decoder_->begin();
     const uint64_t id = next.id;
     serving_.emplace(id, std::move(next));
     waiting_.pop_front();
   }
 }
 
+// Those that get a row of the next pass: a share of them, so that passes that begin later find as many; whoever
+// has waited longest comes first. `any`: whether one generates at all.
+std::vector<Engine::Served*> Engine::next_generating(bool& any) {
+  std::vector<Served*> free;
+  size_t all = 0;
+  for (auto& [id, served] : serving_) {
+    if (!served.generates()) continue;
+    ++all;
+    if (!served.is_in_pass) free.push_back(&served);
+  }
+  any = all > 0;
+  const size_t places = options_.passes_max - passes_.size();
+  const size_t most = std::min({ceil_of(all, options_.passes_max), ceil_of(free.size(), places),
+                                static_cast<size_t>(model_.rows_max())});
+  if (free.size() <= most) return free;
+  std::stable_sort(free.begin(), free.end(),
+                   [](const Served* a, const Served* b) { return a->last_pass < b->last_pass; });
+  free.resize(most);
+  return free;
+}
+
 std::vector<Engine::Turn> Engine::share_rows() {
   std::vector<Turn> turns;
-  int64_t left = decoder_.rows_max();
-  for (auto& [id, served] : serving_) {
-    if (!served.generates() || left == 0) continue;
-    turns.push_back({&served, 1, true});
+  int64_t left = model_.rows_max();
+  bool any_generates = false;
+  for (const Served* served : next_generating(any_generates)) {
+    turns.push_back({served->id, 1, true});
     --left;
   }
-  if (!turns.empty()) left = std::min(left, options_.prompt_rows);
-  for (auto& [id, served] : serving_) {
-    if (served.generates() || left == 0) continue;
+  if (any_generates) left = std::min(left, options_.prompt_rows);
+  for (const auto& [id, served] : serving_) {
+    if (served.is_in_pass || served.generates() || left == 0) continue;
     const int64_t rows = std::min(left, served.pending());
-    turns.push_back({&served, rows, rows == served.pending()});
+    turns.push_back({id, rows, rows == served.pending()});
     left -= rows;
   }
   return turns;
 }
 
-Engine::Tick Engine::tick() {
-  Tick tick;
+// As many as there may be sequences, so that the pieces of a pass are bounded.
+std::vector<uint64_t> Engine::take_ends() {
+  const auto first = ended_.begin();
+  const auto last = first + static_cast<std::ptrdiff_t>(std::min(ended_.size(), options_.sequences_max));
+  std::vector<uint64_t> ends(first, last);
+  ended_.erase(first, last);
+  return ends;
+}
+void Engine::tell_again(const UnderWay& pass) { ended_.insert(ended_.end(), pass.ends.begin(), pass.ends.end()); }
+
+std::optional<Engine::Begun> Engine::begin() {
   end_cancelled();
   admit();
-  const std::vector<Turn> turns = share_rows();
-  tick.idle = turns.empty();
-  if (tick.idle) return tick;
-  std::vector<uint64_t> in_pass;
-  for (const Turn& turn : turns) in_pass.push_back(turn.served->id);
-  tick.status = run(turns, tick);
-  if (!tick.status)
-    for (const uint64_t id : in_pass) end(id, Finish::Failed, tick.status);
+  if (passes_.size() >= options_.passes_max) return std::nullopt;
+  UnderWay pass{share_rows(), take_ends()};
+  if (pass.turns.empty() && pass.ends.empty()) return std::nullopt;
+  Begun begun;
+  begun.number = ++last_pass_;
+  for (const uint64_t id : pass.ends) begun.pieces.push_back({.sequence = id});
+  for (const Turn& turn : pass.turns) {
+    Served& served = serving_.at(turn.id);
+    served.is_in_pass = true;
+    served.last_pass = begun.number;
+    begun.pieces.push_back(
+        {turn.id, served.computed, turn.rows, turn.draws ? 1 : 0, positions_of(served.request)});
+    const auto first = served.tokens.begin() + served.computed;
+    begun.tokens.insert(begun.tokens.end(), first, first + turn.rows);
+  }
+  passes_.emplace(begun.number, std::move(pass));
+  return begun;
+}
+
+Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
+  Tick tick;
+  const auto found = passes_.find(pass);
+  tick.idle = found == passes_.end();
+  if (tick.idle) {
+    tick.status = fail(ErrorCode::InvalidArgument, "pass " + std::to_string(pass) + " is not under way");
+    return tick;
+  }
+  const UnderWay under_way = std::move(found->second);
+  passes_.erase(found);
+  int64_t draws = 0;
+  for (const Turn& turn : under_way.turns) {
+    tick.rows += turn.rows;
+    draws += turn.draws ? 1 : 0;
+    if (const auto served = serving_.find(turn.id); served != serving_.end()) served->second.is_in_pass = false;
+  }
+  if (!logits)
+    tick.status = fail(logits.error());
+  else if (logits->spec() != dag::TensorSpec{dag::DType::F32, {draws, model_.vocabulary()}})
+    tick.status = fail(ErrorCode::Internal, "the logits of a pass are " + to_string(logits->spec()) + ", wanted are " +
+                                                number(draws) + " rows of " + number(model_.vocabulary()));
+  if (tick.status) {
+    take_all(under_way.turns, *logits, tick);
+    return tick;
+  }
+  tell_again(under_way);
+  for (const Turn& turn : under_way.turns) end(turn.id, Finish::Failed, tick.status);
   return tick;
 }
 
-Status Engine::run(const std::vector<Turn>& turns, Tick& tick) {
-  std::vector<Piece> pieces;
-  for (const Turn& turn : turns) {
-    const auto begin = static_cast<size_t>(turn.served->sequence->length());
-    pieces.push_back({turn.served->sequence.get(),
-                      std::span<const int64_t>(turn.served->tokens).subspan(begin, static_cast<size_t>(turn.rows)),
-                      turn.draws ? 1 : 0, positions_of(turn.served->request)});
-    tick.rows += turn.rows;
-  }
-  WEFT_TRY(const dag::Tensor logits, decoder_.pass(pieces));
-  const auto width = static_cast<size_t>(decoder_.vocabulary());
-  size_t row = 0;
-  for (const Turn& turn : turns) {
-    if (!turn.draws) continue;
-    ++tick.generated;
-    take(*turn.served, logits.as<float>().subspan(row++ * width, width));
-  }
-  return {};
+Engine::Tick Engine::tick() {
+  WEFT_CHECK(decoder_ != nullptr);
+  const auto begun = begin();
+  if (begun) return finish(begun->number, decode(*begun));
+  Tick tick;
+  tick.idle = true;
+  return tick;
 }
 
-bool Engine::take(Served& served, std::span<const float> logits) {
+Result<dag::Tensor> Engine::decode(const Begun& begun) {
+  std::vector<Piece> pieces;
+  std::span<const int64_t> tokens = begun.tokens;
+  for (const PassPiece& piece : begun.pieces) {
+    const auto count = static_cast<size_t>(piece.count);
+    pieces.push_back(
+        {serving_.at(piece.sequence).sequence.get(), tokens.first(count), piece.logits, piece.expected});
+    tokens = tokens.subspan(count);
+  }
+  return decoder_->pass(pieces);
+}
+
+void Engine::restart() {
+  for (const auto& [number, pass] : passes_) tell_again(pass);
+  passes_.clear();
+  for (auto& [id, served] : serving_) {
+    served.computed = 0;
+    served.is_in_pass = false;
+    if (decoder_) served.sequence = decoder_->begin();
+  }
+}
+
+void Engine::take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick) {
+  const auto width = static_cast<size_t>(model_.vocabulary());
+  size_t row = 0;
+  for (const Turn& turn : turns) {
+    const auto own = turn.draws ? logits.as<float>().subspan(row++ * width, width) : std::span<const float>();
+    const auto served = serving_.find(turn.id);
+    if (served == serving_.end()) continue;
+    served->second.computed += turn.rows;
+    if (!turn.draws) continue;
+    ++tick.generated;
+    take(served->second, own);
+  }
+}
+
+void Engine::take(Served& served, std::span<const float> logits) {
+  if (served.cancelled) return;
   const uint64_t id = served.id;
-  if (served.cancelled) return false;
   const auto position = static_cast<int64_t>(served.tokens.size());
-  const auto end_with = [&](Finish finish, const Status& status = {}) {
-    end(id, finish, status);
-    return true;
-  };
   const auto draw = draw_token(logits, served.request.sampling, position);
-  if (!draw) return end_with(Finish::Failed, fail(draw.error()));
+  if (!draw) return end(id, Finish::Failed, fail(draw.error()));
   const auto& ends = served.request.ends;
-  if (std::find(ends.begin(), ends.end(), draw->token) != ends.end()) return end_with(Finish::Stop);
+  if (std::find(ends.begin(), ends.end(), draw->token) != ends.end()) return end(id, Finish::Stop);
   const auto generated = position + 1 - static_cast<int64_t>(served.request.prompt.size());
-  const bool full = generated == served.request.tokens_max || position + 1 >= decoder_.context();
+  const bool full = generated == served.request.tokens_max || position + 1 >= model_.context();
   served.tokens.push_back(draw->token);
-  if (!served.listener.on_token({*draw, position})) return end_with(Finish::Stop);
-  return full ? end_with(Finish::Length) : false;
+  if (!served.listener.on_token({*draw, position})) return end(id, Finish::Stop);
+  if (full) end(id, Finish::Length);
 }
 
 void Engine::end(uint64_t id, Finish finish, const Status& status) {
@@ -183,6 +276,7 @@ void Engine::end(uint64_t id, Finish finish, const Status& status) {
   const Served served = std::move(found->second);
   serving_.erase(found);
   granted_ = granted_ - served.granted;
+  if (!decoder_ && served.last_pass > 0) ended_.push_back(id);
   served.listener.on_end(finish, status);
 }
 

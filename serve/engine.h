@@ -97,11 +97,11 @@ class Engine {
   // Nothing: none is to be done, or passes_max are under way.
   std::optional<Begun> begin();
   // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece. An error, or other logits, end those sequences
-  // that were in the pass. Status: that error; InvalidArgument for a pass that is not under way, and then nothing
+  // that were in the pass; what it should have told as ended is told again. Status: that error; InvalidArgument for a pass that is not under way, and then nothing
   // has changed.
   Tick finish(uint64_t pass, const Result<dag::Tensor>& logits);
   // Passes under way will not come back, and what has been computed is lost: all begin again from their first
-  // position, with what has been drawn.
+  // position, with what has been drawn. Ends that they told are told again.
   void restart();
 
   size_t serving() const { return serving_.size(); }
@@ -128,6 +128,10 @@ class Engine {
     int64_t rows = 0;
     bool draws = false;  // all that is known will have been computed
   };
+  struct UnderWay {
+    std::vector<Turn> turns;
+    std::vector<uint64_t> ends;  // that it tells
+  };
 
   Status check(const Request& request) const;
   int64_t positions_of(const Request& request) const;
@@ -135,6 +139,8 @@ class Engine {
   void end_cancelled();
   std::vector<Served*> next_generating(bool& any);
   std::vector<Turn> share_rows();
+  std::vector<uint64_t> take_ends();
+  void tell_again(const UnderWay& pass);
   Result<dag::Tensor> decode(const Begun& begun);
   void take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick);
   void take(Served& served, std::span<const float> logits);
@@ -147,8 +153,8 @@ class Engine {
   Bytes granted_{};
   std::deque<Served> waiting_;
   std::map<uint64_t, Served> serving_;  // in the order of arrival
-  std::map<uint64_t, std::vector<Turn>> passes_;  // under way
-  std::vector<uint64_t> ended_;  // since the last pass began, of those that were in one
+  std::map<uint64_t, UnderWay> passes_;
+  std::vector<uint64_t> ended_;  // of those that were in a pass; none has told yet
 };
 
 }  // namespace weft::serve

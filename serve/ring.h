@@ -43,11 +43,11 @@ class RingStage {
                                                    const RingOptions& options);
 
   // The pass as it goes on to the next stage. Errors, after which it is as if the pass had not come:
-  // InvalidArgument for a number that is not above the last one's, pieces that are out of order, rows of another
-  // form; ResourceExhausted beyond sequences_max or positions_max. What a device says: then this stage is of no
-  // more use. NaN goes on as other numbers do: the entry finds whose it is.
+  // InvalidArgument for a number that is not above the last one's, pieces that are of no sense or leave out
+  // positions, rows of another form; ResourceExhausted beyond sequences_max or positions_max. What a device says:
+  // then this stage is of no more use. NaN goes on as other numbers do: the entry finds whose it is.
   Result<Pass> run(const Pass& in);
-  size_t sequences() const { return granted_.size(); }
+  size_t sequences() const { return kept_.size(); }
   int64_t positions() const;  // that memory is taken for
 
   const std::vector<dag::RowSpec>& edges_in() const { return in_; }
@@ -55,16 +55,22 @@ class RingStage {
   PassLimits limits() const;
 
  private:
-  RingStage() = default;
+  struct Kept {
+    int64_t length = 0;     // positions that have been computed
+    int64_t positions = 0;  // that memory is taken for
+  };
+  RingStage(std::shared_ptr<const dag::Incremental> model, dag::PartRange range, std::unique_ptr<Stage> stage,
+            const RingOptions& options);
   Status check(const Pass& in) const;
-  std::map<uint64_t, int64_t> granted_after(const Pass& in) const;
+  Status check_room(const Pass& in) const;
+  Kept after(const PassPiece& piece) const;
 
   std::shared_ptr<const dag::Incremental> model_;
   std::unique_ptr<Stage> stage_;
   RingOptions options_;
   std::vector<dag::RowSpec> in_, out_;
-  std::map<uint64_t, int64_t> granted_;  // positions by sequence
-  uint64_t last_ = 0;                    // number of the last pass
+  std::map<uint64_t, Kept> kept_;  // by sequence
+  uint64_t last_ = 0;              // number of the last pass
 };
 
 class RingEntry {
@@ -93,8 +99,8 @@ class RingEntry {
   // the oldest under way, other pieces than were sent, rows of another form. What the device says.
   Result<Engine::Tick> finish(const Pass& pass);
 
-  // All other stages are new, or gone: what is under way will not come back. Each request goes on from what has
-  // been drawn for it, and is computed again from its first position.
+  // What is under way will not come back. The other stages may be new, or have seen any number of the passes. Each
+  // request goes on from what has been drawn for it, and is computed again from its first position.
   void restart();
 
   bool is_alone() const { return alone_; }
@@ -108,16 +114,16 @@ class RingEntry {
   PassLimits limits() const { return {limits_->rows_max(), limits_->context()}; }
 
  private:
-  RingEntry(std::shared_ptr<const dag::Incremental> model, std::unique_ptr<Stage> stage, const RingOptions& options);
-  Result<Step> next_alone(const Engine::Begun& begun);
-  Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows);
-  void end_spoilt(const Pass& pass);
+  RingEntry(std::shared_ptr<const dag::Incremental> model, std::span<const dag::PartRange> ranges,
+            std::unique_ptr<Stage> stage, const RingOptions& options);
+  Status check(const Pass& pass) const;
+  dag::Tensor no_logits() const;
 
   std::shared_ptr<const dag::Incremental> model_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ModelLimits> limits_;
   Engine engine_;
-  bool alone_ = false;
+  bool alone_;
   std::vector<dag::RowSpec> in_, out_;
   std::map<uint64_t, std::vector<PassPiece>> sent_;  // pieces by number of the pass
 };

@@ -129,7 +129,9 @@ class PartsStage final : public Stage {
       if (count > rows_max_)
         return fail(ErrorCode::OutOfRange, "a pass of more than " + std::to_string(rows_max_) + " rows");
     }
-    for (const RowSpec& spec : rows_before(*model_, ranges_[range].begin)) {
+    const std::vector<RowSpec> wanted = rows_before(*model_, ranges_[range].begin);
+    if (rows.size() > wanted.size()) return fail(ErrorCode::InvalidArgument, "rows come that nobody wants");
+    for (const RowSpec& spec : wanted) {
       const auto tensor = rows.find(spec.name);
       if (tensor == rows.end() || tensor->second.spec() != dag::TensorSpec{spec.dtype, {count, spec.width}})
         return fail(ErrorCode::InvalidArgument, "the rows of '" + spec.name + "' are missing, or of another form");

@@ -1,0 +1,269 @@
+#include "serve/ring.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "serve/cache.h"
+
+namespace weft::serve {
+namespace {
+
+using dag::DType;
+using dag::Incremental;
+using dag::RowSpec;
+using dag::Tensor;
+
+// Of rows_max and sequences_max: their pieces are together no more than a pass may have.
+constexpr int64_t kCountMax = static_cast<int64_t>(kPassPiecesMax / 2);
+
+tl::unexpected<Error> refuse(std::string message) { return fail(ErrorCode::InvalidArgument, std::move(message)); }
+
+Status check_options(const RingOptions& options) {
+  const auto counts = [](int64_t count) { return count >= 1 && count <= kCountMax; };
+  if (counts(options.rows_max) && counts(static_cast<int64_t>(options.sequences_max)) &&
+      counts(static_cast<int64_t>(options.passes_max)) && options.positions_max >= 1 &&
+      options.positions_max <= dag::kElementCountMax && options.prompt_rows >= 1)
+    return {};
+  return refuse("a ring needs rows_max, sequences_max and passes_max from 1 to " + std::to_string(kCountMax) +
+                ", a positions_max from 1 to 2^40 and at least one of prompt_rows");
+}
+
+std::vector<PassPiece> without_ends(std::span<const PassPiece> pieces) {
+  std::vector<PassPiece> going_on;
+  std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(going_on),
+               [](const PassPiece& piece) { return !piece.ends(); });
+  return going_on;
+}
+
+void let_go(Stage& stage, std::span<const PassPiece> pieces) {
+  for (const PassPiece& piece : pieces)
+    if (piece.ends()) stage.end(piece.sequence);
+}
+
+// Errors that what was asked of the model has brought about; any other is the stage's.
+bool is_of_requests(ErrorCode code) {
+  return code == ErrorCode::ResourceExhausted || code == ErrorCode::OutOfRange || code == ErrorCode::InvalidArgument;
+}
+
+// Positions for bytes: what a sequence takes is a share of each stage's memory.
+class RingLimits final : public ModelLimits {
+ public:
+  RingLimits(std::shared_ptr<const Incremental> model, int64_t rows_max)
+      : model_(std::move(model)), rows_max_(rows_max) {}
+  int64_t context() const override { return model_->context(); }
+  int64_t vocabulary() const override { return model_->logits().width; }
+  int64_t rows_max() const override { return rows_max_; }
+  Bytes bytes_of(int64_t positions) const override { return {rounded_capacity(positions, context())}; }
+
+ private:
+  std::shared_ptr<const Incremental> model_;
+  int64_t rows_max_;
+};
+
+template <typename T, typename IsNan>
+bool any_is_nan(const Tensor& tensor, int64_t first, int64_t count, const IsNan& is_nan) {
+  const auto numbers = tensor.as<T>().subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  return std::any_of(numbers.begin(), numbers.end(), is_nan);
+}
+
+bool has_nan(const Tensor& tensor, int64_t first, int64_t count) {
+  switch (tensor.dtype()) {
+    case DType::F32:
+      return any_is_nan<float>(tensor, first, count, [](float x) { return std::isnan(x); });
+    case DType::F64:
+      return any_is_nan<double>(tensor, first, count, [](double x) { return std::isnan(x); });
+    case DType::F16:
+      return any_is_nan<uint16_t>(tensor, first, count, [](uint16_t bits) { return (bits & 0x7fff) > 0x7c00; });
+    case DType::BF16:
+      return any_is_nan<uint16_t>(tensor, first, count, [](uint16_t bits) { return (bits & 0x7fff) > 0x7f80; });
+    default:
+      return false;
+  }
+}
+
+// Sequences of which a row has NaN.
+std::vector<uint64_t> spoilt_sequences(const Pass& pass) {
+  std::vector<uint64_t> spoilt;
+  int64_t row = 0;
+  for (const PassPiece& piece : pass.pieces) {
+    const auto is_spoilt = [&](const auto& named) {
+      const int64_t width = named.second.shape()[1];
+      return has_nan(named.second, row * width, piece.count * width);
+    };
+    if (std::any_of(pass.rows.begin(), pass.rows.end(), is_spoilt)) spoilt.push_back(piece.sequence);
+    row += piece.count;
+  }
+  return spoilt;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RingStage>> RingStage::create(std::shared_ptr<const Incremental> model, PartRange range,
+                                                     std::unique_ptr<Stage> stage, const RingOptions& options) {
+  WEFT_TRY_STATUS(check_options(options));
+  if (range.begin < 1 || range.begin >= range.end || range.end >= part_count(*model))
+    return refuse("parts " + std::to_string(range.begin) + " to " + std::to_string(range.end) + " of " +
+                  std::to_string(part_count(*model)) + " are none of a stage between the entry's");
+  return std::unique_ptr<RingStage>(new RingStage(std::move(model), range, std::move(stage), options));
+}
+
+RingStage::RingStage(std::shared_ptr<const Incremental> model, PartRange range, std::unique_ptr<Stage> stage,
+                     const RingOptions& options)
+    : model_(std::move(model)),
+      stage_(std::move(stage)),
+      options_(options),
+      in_(edges_before(*model_, range.begin)),
+      out_(edges_before(*model_, range.end)) {}
+
+PassLimits RingStage::limits() const { return {options_.rows_max, model_->context()}; }
+
+int64_t RingStage::positions() const {
+  int64_t positions = 0;
+  for (const auto& [sequence, kept] : kept_) positions += kept.positions;
+  return positions;
+}
+
+RingStage::Kept RingStage::after(const PassPiece& piece) const {
+  const auto kept = kept_.find(piece.sequence);
+  const int64_t length = piece.first + piece.count;
+  const int64_t positions = rounded_capacity(std::max(length, piece.expected), model_->context());
+  return {length, std::max(positions, kept == kept_.end() ? 0 : kept->second.positions)};
+}
+
+Status RingStage::check(const Pass& in) const {
+  if (in.number <= last_)
+    return refuse("pass " + std::to_string(in.number) + " comes behind pass " + std::to_string(last_));
+  WEFT_TRY_STATUS(check_pieces(in.pieces, limits()));
+  WEFT_TRY_STATUS(check_rows(in, in_));
+  for (const PassPiece& piece : in.pieces) {
+    const auto kept = kept_.find(piece.sequence);
+    const int64_t length = kept == kept_.end() ? 0 : kept->second.length;
+    if (piece.first > length)
+      return refuse("sequence " + std::to_string(piece.sequence) + ": position " + std::to_string(piece.first) +
+                    " comes, and only " + std::to_string(length) + " have been computed");
+  }
+  return check_room(in);
+}
+
+Status RingStage::check_room(const Pass& in) const {
+  size_t sequences = kept_.size();
+  int64_t taken = positions();
+  for (const PassPiece& piece : in.pieces) {
+    const auto kept = kept_.find(piece.sequence);
+    const bool known = kept != kept_.end();
+    if (known) taken -= kept->second.positions;
+    if (known && piece.ends()) --sequences;
+    if (!known && !piece.ends()) ++sequences;
+    if (!piece.ends()) taken += after(piece).positions;
+  }
+  if (sequences <= options_.sequences_max && taken <= options_.positions_max) return {};
+  return fail(ErrorCode::ResourceExhausted,
+              std::to_string(sequences) + " sequences of " + std::to_string(taken) + " positions, where " +
+                  std::to_string(options_.sequences_max) + " of " + std::to_string(options_.positions_max) +
+                  " have room");
+}
+
+Result<Pass> RingStage::run(const Pass& in) {
+  WEFT_TRY_STATUS(check(in));
+  let_go(*stage_, in.pieces);
+  Pass out{.number = in.number, .pieces = in.pieces};
+  const std::vector<PassPiece> pieces = without_ends(in.pieces);
+  if (!pieces.empty()) {
+    WEFT_TRY(out.rows, stage_->run(0, pieces, in.rows));
+  }
+  for (const PassPiece& piece : in.pieces) {
+    if (piece.ends())
+      kept_.erase(piece.sequence);
+    else
+      kept_[piece.sequence] = after(piece);
+  }
+  last_ = in.number;
+  return out;
+}
+
+Result<std::unique_ptr<RingEntry>> RingEntry::create(std::shared_ptr<const Incremental> model,
+                                                     std::vector<PartRange> ranges, std::unique_ptr<Stage> stage,
+                                                     const RingOptions& options) {
+  WEFT_TRY_STATUS(check_options(options));
+  const uint32_t parts = part_count(*model);
+  const bool has_sense = !ranges.empty() && ranges.size() <= 2 && ranges.front().begin == 0 &&
+                         ranges.back().end == parts && ranges.front().end > 0 && ranges.back().begin < parts &&
+                         (ranges.size() == 1 || ranges[0].end < ranges[1].begin);
+  if (!has_sense) return refuse("the entry has the first part and the last, and no other stage has them");
+  return std::unique_ptr<RingEntry>(new RingEntry(std::move(model), ranges, std::move(stage), options));
+}
+
+RingEntry::RingEntry(std::shared_ptr<const Incremental> model, std::span<const PartRange> ranges,
+                     std::unique_ptr<Stage> stage, const RingOptions& options)
+    : model_(std::move(model)),
+      stage_(std::move(stage)),
+      limits_(std::make_unique<RingLimits>(model_, options.rows_max)),
+      engine_(*limits_, {.cache_bytes = {options.positions_max},
+                         .sequences_max = options.sequences_max,
+                         .waiting_max = options.waiting_max,
+                         .prompt_rows = options.prompt_rows,
+                         .passes_max = options.passes_max}),
+      alone_(ranges.size() == 1) {
+  if (alone_) return;
+  in_ = edges_before(*model_, ranges[1].begin);
+  out_ = edges_before(*model_, ranges[0].end);
+}
+
+Tensor RingEntry::no_logits() const { return Tensor({DType::F32, {0, limits_->vocabulary()}}); }
+
+Result<RingEntry::Step> RingEntry::next() {
+  Step step;
+  const auto begun = engine_.begin();
+  step.tick.idle = !begun;
+  if (!begun) return step;
+  let_go(*stage_, begun->pieces);
+  Result<RowTensors> rows;
+  const std::vector<PassPiece> pieces = without_ends(begun->pieces);
+  if (!pieces.empty()) {
+    const RowSpec spec = model_->tokens();
+    const dag::TensorSpec form{spec.dtype, {static_cast<int64_t>(begun->tokens.size()), spec.width}};
+    rows = stage_->run(0, pieces, {{spec.name, dag::from_int64s(form, begun->tokens)}});
+  }
+  if (!rows) {
+    if (!is_of_requests(rows.error().code)) return fail(rows.error());
+    step.tick = engine_.finish(begun->number, fail(rows.error()));
+  } else if (alone_) {
+    step.tick = engine_.finish(begun->number, rows->empty() ? no_logits() : rows->begin()->second);
+  } else {
+    step.send = Pass{.number = begun->number, .pieces = begun->pieces, .rows = std::move(*rows)};
+    sent_.emplace(begun->number, begun->pieces);
+  }
+  return step;
+}
+
+Status RingEntry::check(const Pass& pass) const {
+  if (sent_.empty() || sent_.begin()->first != pass.number)
+    return refuse("pass " + std::to_string(pass.number) +
+                  (sent_.empty() ? " comes, and none is under way"
+                                 : " comes, where pass " + std::to_string(sent_.begin()->first) + " is due"));
+  if (pass.pieces != sent_.begin()->second) return refuse("pass " + std::to_string(pass.number) + " has other pieces than were sent");
+  return check_rows(pass, in_);
+}
+
+Result<Engine::Tick> RingEntry::finish(const Pass& pass) {
+  WEFT_TRY_STATUS(check(pass));
+  Result<Tensor> logits = no_logits();
+  const std::vector<PassPiece> pieces = without_ends(pass.pieces);
+  if (!pieces.empty()) {
+    auto rows = stage_->run(1, pieces, pass.rows);
+    if (!rows && !is_of_requests(rows.error().code)) return fail(rows.error());
+    logits = rows ? Result<Tensor>(std::move(rows->begin()->second)) : fail(rows.error());
+  }
+  sent_.erase(pass.number);
+  for (const uint64_t sequence : spoilt_sequences(pass))
+    engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
+  return engine_.finish(pass.number, logits);
+}
+
+void RingEntry::restart() {
+  sent_.clear();
+  engine_.restart();
+}
+
+}  // namespace weft::serve
