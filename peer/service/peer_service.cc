@@ -213,6 +213,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](DropRunner& drop) { drop_runner(drop.generation); },
                  [&](AskDevice&) { compute_->ask(); },
                  [&](RunTask& run) { run_task(run); },
+                 [](PassRequest&) {},
                  [&](FetchData& fetch) { fetch_data(fetch); },
                  [&](DropMicrobatches& drop) {
                    for (const MicrobatchKey& key : drop.keys) stages_.at(drop.generation).inbox.drop(key);
