@@ -47,7 +47,7 @@ dag::Tensor tensor_with(dag::DType dtype, T usual, T one) {
 
 TEST(Encoding, WhatIsLearntFromHasNoNaNAndNoInfinityButMinus) {
   const auto may = [](const dag::Tensor& tensor, proto::ProgramKind program = proto::ProgramKind::Train) {
-    return may_be_learnt_from({.program = program, .spec = tensor.spec()}, tensor);
+    return is_fit({.program = program, .spec = tensor.spec()}, tensor);
   };
   constexpr float kInfinity = std::numeric_limits<float>::infinity(),
                   kNaN = std::numeric_limits<float>::quiet_NaN();
