@@ -69,6 +69,16 @@ Status check_ranges(const std::vector<dag::PartRange>& ranges, uint32_t parts) {
   return {};
 }
 
+// Of all positions that may be granted. No more than that: the plan has found room for so many.
+int64_t bytes_of_caches(const proto::ServeProgram& program, const serve::Stage& stage, int64_t context) {
+  const double positions =
+      std::min(static_cast<double>(program.positions_max),
+               static_cast<double>(program.sequences_max) * static_cast<double>(context));
+  const double bytes = static_cast<double>(stage.bytes_of(context).value) / static_cast<double>(context);
+  constexpr double kMost = 1e18;
+  return static_cast<int64_t>(std::min(positions * bytes, kMost));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ServeRunner>> ServeRunner::create(std::shared_ptr<const proto::AssignStage> assignment,
@@ -93,11 +103,7 @@ Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
   WEFT_TRY(auto stage, serve::Stage::create(model, program.ranges, weights, std::make_shared<State>(backend_),
                                             program.rows_max));
   WEFT_TRY(const MemoryUse after, backend_.memory());
-  const int64_t context = model->context();
-  const auto sequences =
-      static_cast<int64_t>((program.positions_max - 1) / static_cast<uint64_t>(context)) + 1;
-  const int64_t sequences_most = std::min<int64_t>(sequences, program.sequences_max);
-  bytes_ = {after.used.value - before.used.value + sequences_most * stage->bytes_of(context).value};
+  bytes_ = {after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
   return make_ring(model, std::move(stage));
 }
 
