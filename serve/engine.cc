@@ -32,22 +32,24 @@ int64_t Engine::positions_of(const Request& request) const {
 Status Engine::check(const Request& request) const {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t context = model_.context();
-  if (prompt == 0) return fail(ErrorCode::InvalidArgument, "the prompt is empty: it needs a token to start from");
+  if (prompt == 0)
+    return fail(ErrorCode::InvalidArgument, "the prompt is empty: it needs a token to start from");
   for (const int64_t token : request.prompt)
     if (token < 0 || token >= model_.vocabulary())
-      return fail(ErrorCode::InvalidArgument, "the prompt has token " + number(token) + ", the model has " +
-                                                  number(model_.vocabulary()));
+      return fail(ErrorCode::InvalidArgument,
+                  "the prompt has token " + number(token) + ", the model has " + number(model_.vocabulary()));
   if (prompt > context)
-    return fail(ErrorCode::OutOfRange, "the prompt has " + number(prompt) + " tokens, the model's context is " +
-                                           number(context));
+    return fail(ErrorCode::OutOfRange,
+                "the prompt has " + number(prompt) + " tokens, the model's context is " + number(context));
   if (positions_of(request) > context)
     return fail(ErrorCode::OutOfRange, "a prompt of " + number(prompt) + " tokens and max_tokens of " +
                                            number(request.tokens_max) + " go beyond the model's context of " +
                                            number(context));
   if (model_.bytes_of(positions_of(request)) > options_.cache_bytes)
-    return fail(ErrorCode::OutOfRange, "a sequence of " + number(positions_of(request)) +
-                                           " tokens needs more memory than there is; the largest that fits has " +
-                                           number(positions_within(model_, options_.cache_bytes)));
+    return fail(ErrorCode::OutOfRange,
+                "a sequence of " + number(positions_of(request)) +
+                    " tokens needs more memory than there is; the largest that fits has " +
+                    number(positions_within(model_, options_.cache_bytes)));
   return {};
 }
 
@@ -56,7 +58,7 @@ Result<uint64_t> Engine::add(Request request, Listener listener) {
   admit();
   if (waiting_.size() >= options_.waiting_max)
     return fail(ErrorCode::ResourceExhausted, number(static_cast<int64_t>(waiting_.size())) +
-                                            " requests are waiting already; try again later");
+                                                  " requests are waiting already; try again later");
   Served served;
   served.id = ++last_id_;
   served.tokens = request.prompt;
@@ -109,8 +111,8 @@ void Engine::admit() {
   }
 }
 
-// Those that get a row of the next pass: a share of them, so that passes that begin later find as many; whoever
-// has waited longest comes first. `any`: whether one generates at all.
+// Those that get a row of the next pass: a share of them, so that passes that begin later find as many;
+// whoever has waited longest comes first. `any`: whether one generates at all.
 std::vector<Engine::Served*> Engine::next_generating(bool& any) {
   std::vector<Served*> free;
   size_t all = 0;
@@ -156,7 +158,9 @@ std::vector<uint64_t> Engine::take_ends() {
   ended_.erase(first, last);
   return ends;
 }
-void Engine::tell_again(const UnderWay& pass) { ended_.insert(ended_.end(), pass.ends.begin(), pass.ends.end()); }
+void Engine::tell_again(const UnderWay& pass) {
+  ended_.insert(ended_.end(), pass.ends.begin(), pass.ends.end());
+}
 
 std::optional<Engine::Begun> Engine::begin() {
   end_cancelled();
@@ -194,13 +198,15 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   for (const Turn& turn : under_way.turns) {
     tick.rows += turn.rows;
     draws += turn.draws ? 1 : 0;
-    if (const auto served = serving_.find(turn.id); served != serving_.end()) served->second.is_in_pass = false;
+    if (const auto served = serving_.find(turn.id); served != serving_.end())
+      served->second.is_in_pass = false;
   }
   if (!logits)
     tick.status = fail(logits.error());
   else if (logits->spec() != dag::TensorSpec{dag::DType::F32, {draws, model_.vocabulary()}})
-    tick.status = fail(ErrorCode::Internal, "the logits of a pass are " + to_string(logits->spec()) + ", wanted are " +
-                                                number(draws) + " rows of " + number(model_.vocabulary()));
+    tick.status =
+        fail(ErrorCode::Internal, "the logits of a pass are " + to_string(logits->spec()) + ", wanted are " +
+                                      number(draws) + " rows of " + number(model_.vocabulary()));
   if (tick.status) {
     take_all(under_way.turns, *logits, tick);
     return tick;

@@ -1,11 +1,12 @@
-// Serves sequences: which of them get rows of the next pass, what is drawn for them, when they end. It reads no
-// clock and starts no thread. With a decoder, whoever drives it calls tick() until there is nothing to do; else
-// begin() says what is to be computed, and finish() takes the logits. Several passes may be under way then.
+// Serves sequences: which of them get rows of the next pass, what is drawn for them, when they end. It reads
+// no clock and starts no thread. With a decoder, whoever drives it calls tick() until there is nothing to do;
+// else begin() says what is to be computed, and finish() takes the logits. Several passes may be under way
+// then.
 //
 // A pass first has one row for each sequence that is generating, so that all of them go on; then the oldest
-// prompts, in pieces, as far as rows are left. Passes that are under way at once have equal shares of those that
-// generate, and a sequence is in one of them at most. Memory for all positions of a sequence is granted before it
-// starts; until there is some it waits, in the order of arrival.
+// prompts, in pieces, as far as rows are left. Passes that are under way at once have equal shares of those
+// that generate, and a sequence is in one of them at most. Memory for all positions of a sequence is granted
+// before it starts; until there is some it waits, in the order of arrival.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +30,15 @@ struct EngineOptions {
   Bytes cache_bytes{int64_t{1} << 30};  // for all sequences together
   size_t sequences_max = 64;            // that are being served
   size_t waiting_max = 256;             // that wait
-  // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less than
-  // twice what one takes (docs/RESULTS.md).
+  // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less
+  // than twice what one takes (docs/RESULTS.md).
   int64_t prompt_rows = 7;
   size_t passes_max = 1;  // under way at once
 };
 
 struct Request {
-  // At least one token. The last ones may have been drawn before: what follows is as if nothing had come between.
+  // At least one token. The last ones may have been drawn before: what follows is as if nothing had come
+  // between.
   std::vector<int64_t> prompt;
   int64_t tokens_max = -1;  // to be generated; -1: up to the context
   SamplingOptions sampling{};
@@ -44,8 +46,8 @@ struct Request {
 };
 
 enum class Finish : uint8_t {
-  Stop,       // a token that ends it, or the listener has had enough
-  Length,     // tokens_max, or the context
+  Stop,    // a token that ends it, or the listener has had enough
+  Length,  // tokens_max, or the context
   Cancelled,
   Failed,
 };
@@ -57,38 +59,39 @@ struct Generated {
 
 // Told on the thread that drives the engine. It may add and cancel requests, but not tick().
 struct Listener {
-  std::function<bool(const Generated&)> on_token;                // false: enough
+  std::function<bool(const Generated&)> on_token;                   // false: enough
   std::function<void(Finish finish, const Status& status)> on_end;  // once
 };
 
 class Engine {
  public:
   // They outlive it. Without a decoder it has no tick().
-  Engine(Decoder& decoder, const EngineOptions& options) : model_(decoder), decoder_(&decoder), options_(options) {}
+  Engine(Decoder& decoder, const EngineOptions& options)
+      : model_(decoder), decoder_(&decoder), options_(options) {}
   Engine(const ModelLimits& model, const EngineOptions& options) : model_(model), options_(options) {}
 
   // Errors: InvalidArgument for an empty prompt and for tokens that the model does not have; OutOfRange when
   // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
   // positions would); ResourceExhausted while waiting_max wait.
   Result<uint64_t> add(Request request, Listener listener);
-  // on_end is told Cancelled when the next pass begins and none that it is in is under way, and nothing else any
-  // more. Unknown numbers are ignored.
+  // on_end is told Cancelled when the next pass begins and none that it is in is under way, and nothing else
+  // any more. Unknown numbers are ignored.
   void cancel(uint64_t id);
   void cancel_all();
   // on_end is told Failed, now. Unknown numbers are ignored.
   void give_up(uint64_t id, const Status& status);
 
   struct Tick {
-    int64_t rows = 0;         // of positions that were computed
-    int64_t generated = 0;    // tokens
-    bool idle = false;        // nothing was to be done
-    Status status{};          // of the pass
+    int64_t rows = 0;       // of positions that were computed
+    int64_t generated = 0;  // tokens
+    bool idle = false;      // nothing was to be done
+    Status status{};        // of the pass
   };
   // One pass, and what comes of it. A failed pass ends those sequences that were in it. REQUIRES: a decoder.
   Tick tick();
 
-  // What a pass has to compute: tokens piece by piece. Sequences are numbered as requests are. Without a decoder,
-  // sequences that have ended come first, as ends; a pass may have nothing else.
+  // What a pass has to compute: tokens piece by piece. Sequences are numbered as requests are. Without a
+  // decoder, sequences that have ended come first, as ends; a pass may have nothing else.
   struct Begun {
     uint64_t number = 0;  // ascending
     std::vector<PassPiece> pieces;
@@ -96,9 +99,9 @@ class Engine {
   };
   // Nothing: none is to be done, or passes_max are under way.
   std::optional<Begun> begin();
-  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece. An error, or other logits, end those sequences
-  // that were in the pass; what it should have told as ended is told again. Status: that error; InvalidArgument for a pass that is not under way, and then nothing
-  // has changed.
+  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece. An error, or other logits, end those
+  // sequences that were in the pass; what it should have told as ended is told again. Status: that error;
+  // InvalidArgument for a pass that is not under way, and then nothing has changed.
   Tick finish(uint64_t pass, const Result<dag::Tensor>& logits);
   // Passes under way will not come back, and what has been computed is lost: all begin again from their first
   // position, with what has been drawn. Ends that they told are told again.

@@ -15,13 +15,15 @@ using dag::TensorSpec;
 
 constexpr int64_t kNumbers = 5;  // of a piece
 
-tl::unexpected<Error> refuse(std::string message) { return fail(ErrorCode::InvalidArgument, std::move(message)); }
+tl::unexpected<Error> refuse(std::string message) {
+  return fail(ErrorCode::InvalidArgument, std::move(message));
+}
 
 bool has_sense(const PassPiece& piece, const PassLimits& limits) {
   if (piece.ends()) return piece == PassPiece{.sequence = piece.sequence};
-  return piece.count > 0 && piece.count <= limits.rows_max && piece.logits >= 0 && piece.logits <= piece.count &&
-         piece.first >= 0 && piece.first <= limits.context - piece.count && piece.expected >= 0 &&
-         piece.expected <= limits.context;
+  return piece.count > 0 && piece.count <= limits.rows_max && piece.logits >= 0 &&
+         piece.logits <= piece.count && piece.first >= 0 && piece.first <= limits.context - piece.count &&
+         piece.expected >= 0 && piece.expected <= limits.context;
 }
 
 TensorSpec spec_of(const RowSpec& row, int64_t rows) { return {row.dtype, {rows, row.width}}; }
@@ -41,19 +43,21 @@ Status check_pieces(std::span<const PassPiece> pieces, const PassLimits& limits)
   int64_t rows = 0;
   for (const PassPiece& piece : pieces) {
     const std::string name = "sequence " + std::to_string(piece.sequence);
-    if (piece.sequence > INT64_MAX || !has_sense(piece, limits)) return refuse(name + ": a piece of no sense");
+    if (piece.sequence > INT64_MAX || !has_sense(piece, limits))
+      return refuse(name + ": a piece of no sense");
     if (!seen.insert(piece.sequence).second) return refuse(name + " is twice in a pass");
     rows += piece.count;
   }
-  if (rows > limits.rows_max) return refuse("a pass of more than " + std::to_string(limits.rows_max) + " rows");
+  if (rows > limits.rows_max)
+    return refuse("a pass of more than " + std::to_string(limits.rows_max) + " rows");
   return {};
 }
 
 Tensor tensor_of(std::span<const PassPiece> pieces) {
   std::vector<int64_t> numbers;
   for (const PassPiece& piece : pieces)
-    numbers.insert(numbers.end(), {static_cast<int64_t>(piece.sequence), piece.first, piece.count, piece.logits,
-                                   piece.expected});
+    numbers.insert(numbers.end(), {static_cast<int64_t>(piece.sequence), piece.first, piece.count,
+                                   piece.logits, piece.expected});
   return dag::make_tensor({static_cast<int64_t>(pieces.size()), kNumbers}, numbers);
 }
 
@@ -65,8 +69,8 @@ Result<std::vector<PassPiece>> pieces_from(const Tensor& tensor, const PassLimit
   std::vector<PassPiece> pieces;
   const auto numbers = tensor.as<int64_t>();
   for (size_t i = 0; i + kNumbers <= numbers.size(); i += kNumbers)
-    pieces.push_back({static_cast<uint64_t>(numbers[i]), numbers[i + 1], numbers[i + 2], numbers[i + 3],
-                      numbers[i + 4]});
+    pieces.push_back(
+        {static_cast<uint64_t>(numbers[i]), numbers[i + 1], numbers[i + 2], numbers[i + 3], numbers[i + 4]});
   WEFT_TRY_STATUS(check_pieces(pieces, limits));
   return pieces;
 }
@@ -79,7 +83,8 @@ std::vector<RowSpec> edges_before(const dag::Incremental& model, uint32_t part) 
 }
 
 size_t edge_count(std::span<const PassPiece> pieces, std::span<const RowSpec> edges) {
-  const bool all_end = std::all_of(pieces.begin(), pieces.end(), [](const PassPiece& piece) { return piece.ends(); });
+  const bool all_end =
+      std::all_of(pieces.begin(), pieces.end(), [](const PassPiece& piece) { return piece.ends(); });
   return all_end ? 1 : edges.size();
 }
 

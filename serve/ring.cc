@@ -17,7 +17,9 @@ using dag::Tensor;
 // Of rows_max and sequences_max: their pieces are together no more than a pass may have.
 constexpr int64_t kCountMax = static_cast<int64_t>(kPassPiecesMax / 2);
 
-tl::unexpected<Error> refuse(std::string message) { return fail(ErrorCode::InvalidArgument, std::move(message)); }
+tl::unexpected<Error> refuse(std::string message) {
+  return fail(ErrorCode::InvalidArgument, std::move(message));
+}
 
 Status check_options(const RingOptions& options) {
   const auto counts = [](int64_t count) { return count >= 1 && count <= kCountMax; };
@@ -43,7 +45,8 @@ void let_go(Stage& stage, std::span<const PassPiece> pieces) {
 
 // Errors that what was asked of the model has brought about; any other is the stage's.
 bool is_of_requests(ErrorCode code) {
-  return code == ErrorCode::ResourceExhausted || code == ErrorCode::OutOfRange || code == ErrorCode::InvalidArgument;
+  return code == ErrorCode::ResourceExhausted || code == ErrorCode::OutOfRange ||
+         code == ErrorCode::InvalidArgument;
 }
 
 // Positions for bytes: what a sequence takes is a share of each stage's memory.
@@ -74,9 +77,11 @@ bool has_nan(const Tensor& tensor, int64_t first, int64_t count) {
     case DType::F64:
       return any_is_nan<double>(tensor, first, count, [](double x) { return std::isnan(x); });
     case DType::F16:
-      return any_is_nan<uint16_t>(tensor, first, count, [](uint16_t bits) { return (bits & 0x7fff) > 0x7c00; });
+      return any_is_nan<uint16_t>(tensor, first, count,
+                                  [](uint16_t bits) { return (bits & 0x7fff) > 0x7c00; });
     case DType::BF16:
-      return any_is_nan<uint16_t>(tensor, first, count, [](uint16_t bits) { return (bits & 0x7fff) > 0x7f80; });
+      return any_is_nan<uint16_t>(tensor, first, count,
+                                  [](uint16_t bits) { return (bits & 0x7fff) > 0x7f80; });
     default:
       return false;
   }
@@ -99,8 +104,9 @@ std::vector<uint64_t> spoilt_sequences(const Pass& pass) {
 
 }  // namespace
 
-Result<std::unique_ptr<RingStage>> RingStage::create(std::shared_ptr<const Incremental> model, PartRange range,
-                                                     std::unique_ptr<Stage> stage, const RingOptions& options) {
+Result<std::unique_ptr<RingStage>> RingStage::create(std::shared_ptr<const Incremental> model,
+                                                     PartRange range, std::unique_ptr<Stage> stage,
+                                                     const RingOptions& options) {
   WEFT_TRY_STATUS(check_options(options));
   if (range.begin < 1 || range.begin >= range.end || range.end >= part_count(*model))
     return refuse("parts " + std::to_string(range.begin) + " to " + std::to_string(range.end) + " of " +
@@ -140,8 +146,9 @@ Status RingStage::check(const Pass& in) const {
     const auto kept = kept_.find(piece.sequence);
     const int64_t length = kept == kept_.end() ? 0 : kept->second.length;
     if (piece.first > length)
-      return refuse("sequence " + std::to_string(piece.sequence) + ": position " + std::to_string(piece.first) +
-                    " comes, and only " + std::to_string(length) + " have been computed");
+      return refuse("sequence " + std::to_string(piece.sequence) + ": position " +
+                    std::to_string(piece.first) + " comes, and only " + std::to_string(length) +
+                    " have been computed");
   }
   return check_room(in);
 }
@@ -158,10 +165,10 @@ Status RingStage::check_room(const Pass& in) const {
     if (!piece.ends()) taken += after(piece).positions;
   }
   if (sequences <= options_.sequences_max && taken <= options_.positions_max) return {};
-  return fail(ErrorCode::ResourceExhausted,
-              std::to_string(sequences) + " sequences of " + std::to_string(taken) + " positions, where " +
-                  std::to_string(options_.sequences_max) + " of " + std::to_string(options_.positions_max) +
-                  " have room");
+  return fail(ErrorCode::ResourceExhausted, std::to_string(sequences) + " sequences of " +
+                                                std::to_string(taken) + " positions, where " +
+                                                std::to_string(options_.sequences_max) + " of " +
+                                                std::to_string(options_.positions_max) + " have room");
 }
 
 Result<Pass> RingStage::run(const Pass& in) {
@@ -183,12 +190,14 @@ Result<Pass> RingStage::run(const Pass& in) {
 }
 
 Result<std::unique_ptr<RingEntry>> RingEntry::create(std::shared_ptr<const Incremental> model,
-                                                     std::vector<PartRange> ranges, std::unique_ptr<Stage> stage,
+                                                     std::vector<PartRange> ranges,
+                                                     std::unique_ptr<Stage> stage,
                                                      const RingOptions& options) {
   WEFT_TRY_STATUS(check_options(options));
   const uint32_t parts = part_count(*model);
   const bool has_sense = !ranges.empty() && ranges.size() <= 2 && ranges.front().begin == 0 &&
-                         ranges.back().end == parts && ranges.front().end > 0 && ranges.back().begin < parts &&
+                         ranges.back().end == parts && ranges.front().end > 0 &&
+                         ranges.back().begin < parts &&
                          (ranges.size() == 1 || ranges[0].end < ranges[1].begin);
   if (!has_sense) return refuse("the entry has the first part and the last, and no other stage has them");
   return std::unique_ptr<RingEntry>(new RingEntry(std::move(model), ranges, std::move(stage), options));
@@ -242,7 +251,8 @@ Status RingEntry::check(const Pass& pass) const {
     return refuse("pass " + std::to_string(pass.number) +
                   (sent_.empty() ? " comes, and none is under way"
                                  : " comes, where pass " + std::to_string(sent_.begin()->first) + " is due"));
-  if (pass.pieces != sent_.begin()->second) return refuse("pass " + std::to_string(pass.number) + " has other pieces than were sent");
+  if (pass.pieces != sent_.begin()->second)
+    return refuse("pass " + std::to_string(pass.number) + " has other pieces than were sent");
   return check_rows(pass, in_);
 }
 

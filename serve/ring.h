@@ -1,10 +1,10 @@
-// A model in stages that stand in a ring. The entry computes the first parts and the last ones; a pass goes from
-// it through all other stages and comes back. Several passes are under way at once, so that no stage waits for the
-// ring to be gone round.
+// A model in stages that stand in a ring. The entry computes the first parts and the last ones; a pass goes
+// from it through all other stages and comes back. Several passes are under way at once, so that no stage
+// waits for the ring to be gone round.
 //
 // Passes reach each stage in the order in which they were begun; sequences are numbered by the entry. What a
-// sequence keeps is let go everywhere with the pass that says that it has ended. Caches are granted in positions,
-// of all sequences together, so that each stage's share of the memory is bounded.
+// sequence keeps is let go everywhere with the pass that says that it has ended. Caches are granted in
+// positions, of all sequences together, so that each stage's share of the memory is bounded.
 //
 // One thread each, that which drives the stage's backend.
 #pragma once
@@ -36,16 +36,16 @@ struct RingOptions {
 // Any stage but the entry.
 class RingStage {
  public:
-  // `stage` has this range alone. Errors: InvalidArgument for a range that has the first part or the last, and for
-  // options without sense.
+  // `stage` has this range alone. Errors: InvalidArgument for a range that has the first part or the last,
+  // and for options without sense.
   static Result<std::unique_ptr<RingStage>> create(std::shared_ptr<const dag::Incremental> model,
                                                    dag::PartRange range, std::unique_ptr<Stage> stage,
                                                    const RingOptions& options);
 
   // The pass as it goes on to the next stage. Errors, after which it is as if the pass had not come:
   // InvalidArgument for a number that is not above the last one's, pieces that are of no sense or leave out
-  // positions, rows of another form; ResourceExhausted beyond sequences_max or positions_max. What a device says:
-  // then this stage is of no more use. NaN goes on as other numbers do: the entry finds whose it is.
+  // positions, rows of another form; ResourceExhausted beyond sequences_max or positions_max. What a device
+  // says: then this stage is of no more use. NaN goes on as other numbers do: the entry finds whose it is.
   Result<Pass> run(const Pass& in);
   size_t sequences() const { return kept_.size(); }
   int64_t positions() const;  // that memory is taken for
@@ -75,14 +75,16 @@ class RingStage {
 
 class RingEntry {
  public:
-  // `stage` has these ranges: the first part and the last in two, or all of the model in one, when it is alone.
-  // Errors: InvalidArgument for other ranges, and for options without sense.
+  // `stage` has these ranges: the first part and the last in two, or all of the model in one, when it is
+  // alone. Errors: InvalidArgument for other ranges, and for options without sense.
   static Result<std::unique_ptr<RingEntry>> create(std::shared_ptr<const dag::Incremental> model,
-                                                   std::vector<dag::PartRange> ranges, std::unique_ptr<Stage> stage,
-                                                   const RingOptions& options);
+                                                   std::vector<dag::PartRange> ranges,
+                                                   std::unique_ptr<Stage> stage, const RingOptions& options);
 
   // As Engine has them. A request may begin with tokens that were drawn before.
-  Result<uint64_t> add(Request request, Listener listener) { return engine_.add(std::move(request), std::move(listener)); }
+  Result<uint64_t> add(Request request, Listener listener) {
+    return engine_.add(std::move(request), std::move(listener));
+  }
   void cancel(uint64_t id) { engine_.cancel(id); }
   void cancel_all() { engine_.cancel_all(); }
 
@@ -91,16 +93,17 @@ class RingEntry {
     Engine::Tick tick{};         // idle: nothing was to be done, or passes_max are under way
   };
   // Begins a pass and computes the first parts; alone, all of it. Called until idle, again after each add(),
-  // cancel() and finish(). Requests that the model has no memory for end with that error. Errors: what the device
-  // says; then this stage is of no more use.
+  // cancel() and finish(). Requests that the model has no memory for end with that error. Errors: what the
+  // device says; then this stage is of no more use.
   Result<Step> next();
-  // A pass that has come round: computes the last parts, draws, tells listeners. Requests of which a stage made NaN
-  // end as Corrupted. Errors, after which it is as if the pass had not come: InvalidArgument for one that is not
-  // the oldest under way, other pieces than were sent, rows of another form. What the device says.
+  // A pass that has come round: computes the last parts, draws, tells listeners. Requests of which a stage
+  // made NaN end as Corrupted. Errors, after which it is as if the pass had not come: InvalidArgument for one
+  // that is not the oldest under way, other pieces than were sent, rows of another form. What the device
+  // says.
   Result<Engine::Tick> finish(const Pass& pass);
 
-  // What is under way will not come back. The other stages may be new, or have seen any number of the passes. Each
-  // request goes on from what has been drawn for it, and is computed again from its first position.
+  // What is under way will not come back. The other stages may be new, or have seen any number of the passes.
+  // Each request goes on from what has been drawn for it, and is computed again from its first position.
   void restart();
 
   bool is_alone() const { return alone_; }

@@ -38,8 +38,9 @@ bool equal(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 bool equal(const Draw& a, const Draw& b) {
   return a.token == b.token && equal(a.log_probability, b.log_probability) &&
-         std::equal(a.alternatives.begin(), a.alternatives.end(), b.alternatives.begin(), b.alternatives.end(),
-                    [](const auto& x, const auto& y) { return x.first == y.first && equal(x.second, y.second); });
+         std::equal(
+             a.alternatives.begin(), a.alternatives.end(), b.alternatives.begin(), b.alternatives.end(),
+             [](const auto& x, const auto& y) { return x.first == y.first && equal(x.second, y.second); });
 }
 
 class Borrowed final : public Stage {
@@ -75,7 +76,8 @@ std::unique_ptr<Stage> Pool::borrow(const std::vector<PartRange>& ranges) {
   for (const PartRange& range : ranges) key.insert(key.end(), {range.begin, range.end});
   auto& stage = stages_[key];
   if (!stage) {
-    auto made = Stage::create(incremental_, ranges, model_.weights, std::make_shared<peer::State>(backend_), 64);
+    auto made =
+        Stage::create(incremental_, ranges, model_.weights, std::make_shared<peer::State>(backend_), 64);
     WEFT_CHECK(made.has_value());
     stage = std::move(*made);
   }
@@ -90,7 +92,8 @@ size_t Pool::sequences() const {
 
 std::vector<Told> Pool::on_one_machine(const std::vector<serve::Request>& requests) {
   if (!decoder_) {
-    auto made = serve::make_cached_decoder(incremental_, model_.weights, std::make_shared<peer::State>(backend_));
+    auto made =
+        serve::make_cached_decoder(incremental_, model_.weights, std::make_shared<peer::State>(backend_));
     WEFT_CHECK(made.has_value());
     decoder_ = std::move(*made);
   }
@@ -207,8 +210,9 @@ void World::disturb() {
   if (options_.loss != Loss::None && !has_lost_ && added_ > 0 && rng_.below(24) == 0) lose();
   if (!options_.cancels || added_ == 0 || rng_.below(24) != 0) return;
   const auto i = static_cast<size_t>(rng_.below(added_));
+  if (told_[i].end) return;
   entry_->cancel(ids_[i]);
-  if (!told_[i].end) cancelled_[i] = true;
+  cancelled_[i] = true;
   is_idle_ = false;
 }
 
@@ -229,7 +233,8 @@ bool World::is_done() const {
 void World::check_bounds() {
   most_under_way_ = std::max(most_under_way_, entry_->under_way());
   if (entry_->under_way() > options_.ring.passes_max) note("too many passes are under way");
-  if (entry_->positions() > options_.ring.positions_max) note("the entry grants more positions than there are");
+  if (entry_->positions() > options_.ring.positions_max)
+    note("the entry grants more positions than there are");
   for (const auto& stage : stages_)
     if (stage->positions() > options_.ring.positions_max) note("a stage keeps more positions than there are");
 }
@@ -241,7 +246,8 @@ std::string World::compared() {
     if (!starts_with(wanted[i].draws, told_[i].draws)) return name + " has another text than on one machine";
     if (told_[i].end == Finish::Cancelled && cancelled_[i]) continue;
     if (told_[i].end != wanted[i].end) return name + " has another end than on one machine";
-    if (told_[i].draws.size() != wanted[i].draws.size()) return name + " has a shorter text than on one machine";
+    if (told_[i].draws.size() != wanted[i].draws.size())
+      return name + " has a shorter text than on one machine";
   }
   return {};
 }
@@ -253,7 +259,8 @@ std::string World::run() {
   }
   if (fault_.empty() && !is_done()) return "it does not come to an end";
   if (fault_.empty()) fault_ = compared();
-  if (fault_.empty() && (pool_.sequences() > 0 || entry_->positions() > 0)) return "a sequence is kept by a stage";
+  if (fault_.empty() && (pool_.sequences() > 0 || entry_->positions() > 0))
+    return "a sequence is kept by a stage";
   for (const auto& stage : stages_)
     if (fault_.empty() && stage->positions() > 0) return "positions are kept by a stage";
   return fault_;

@@ -1,5 +1,5 @@
-// A ring on one thread: links that hold their frames for as long as a seed says, requests that come and go, stages
-// that are lost. Whoever runs it asks at the end whether each text is that of one machine.
+// A ring on one thread: links that hold their frames for as long as a seed says, requests that come and go,
+// stages that are lost. Whoever runs it asks at the end whether each text is that of one machine.
 #pragma once
 
 #include <deque>

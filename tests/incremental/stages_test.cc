@@ -133,6 +133,11 @@ TEST(Stage, RefusesWhatDoesNotFitAndChangesNothing) {
   EXPECT_EQ(run({{1, 3, 1, 2}}, 1), to_string(ErrorCode::InvalidArgument));             // logits without a row
   EXPECT_EQ(run({{1, 3, 9, 1}}, 9), to_string(ErrorCode::OutOfRange));                  // too many rows
   EXPECT_EQ(run({{1, 3, INT64_MAX, 1}}, 1), to_string(ErrorCode::OutOfRange));          // beyond the context
+  const dag::Tensor row({spec.dtype, {1, 1}});
+  const std::vector<PassPiece> next{{1, 3, 1, 1}};
+  const auto more = (*stage)->run(0, next, {{spec.name, row}, {"rows that nobody wants", row}});
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, ErrorCode::InvalidArgument);
   EXPECT_EQ((*stage)->sequences(), 1u);
   EXPECT_EQ(run({{1, 3, 1, 1}}, 1), "fine");
   (*stage)->end(1);

@@ -46,12 +46,14 @@ TEST(Pass, OfEndsAloneHasNoRows) {
   const auto back = pass_from(1, tensors, kEdges, kLimits);
   ASSERT_TRUE(back);
   EXPECT_EQ(back->pieces, pass.pieces);
-  EXPECT_EQ(code(pass_from(1, std::vector{tensors[0], Tensor({DType::F32, {0, 4}})}, kEdges, kLimits)), kInvalid);
+  EXPECT_EQ(code(pass_from(1, std::vector{tensors[0], Tensor({DType::F32, {0, 4}})}, kEdges, kLimits)),
+            kInvalid);
 }
 
 TEST(Pass, PiecesOfNoSenseAreRefused) {
   const auto read = [](const std::vector<int64_t>& numbers) {
-    return code(pieces_from(dag::make_tensor({static_cast<int64_t>(numbers.size() / 5), 5}, numbers), kLimits));
+    return code(
+        pieces_from(dag::make_tensor({static_cast<int64_t>(numbers.size() / 5), 5}, numbers), kLimits));
   };
   const std::vector<int64_t> fine{1, 0, 8, 8, 64};
   EXPECT_EQ(read(fine), "fine");
@@ -59,24 +61,24 @@ TEST(Pass, PiecesOfNoSenseAreRefused) {
   EXPECT_EQ(read({1, 0, 0, 0, 0}), "fine");
   const std::vector<std::vector<int64_t>> wrong{
       {},
-      {-1, 0, 1, 0, 0},         // a sequence
-      {1, -1, 1, 0, 0},         // before the first position
-      {1, 64, 1, 0, 0},         // beyond the last
+      {-1, 0, 1, 0, 0},  // a sequence
+      {1, -1, 1, 0, 0},  // before the first position
+      {1, 64, 1, 0, 0},  // beyond the last
       {1, INT64_MAX, 1, 0, 0},
-      {1, 0, -1, 0, 0},         // less than no row
+      {1, 0, -1, 0, 0},  // less than no row
       {1, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN},
-      {1, 0, 9, 0, 0},          // more rows than may be
+      {1, 0, 9, 0, 0},  // more rows than may be
       {1, 0, INT64_MAX, 0, 0},
-      {1, 0, 2, 3, 0},          // logits without a row
+      {1, 0, 2, 3, 0},  // logits without a row
       {1, 0, 2, -1, 0},
-      {1, 0, 2, 0, 65},         // memory
+      {1, 0, 2, 0, 65},  // memory
       {1, 0, 2, 0, -1},
-      {1, 1, 0, 0, 0},          // an end with a position, logits, memory
+      {1, 1, 0, 0, 0},  // an end with a position, logits, memory
       {1, 0, 0, 1, 0},
       {1, 0, 0, 0, 1},
-      {1, 0, 1, 0, 0, 1, 1, 1, 0, 0},   // twice
-      {1, 0, 1, 0, 0, 1, 0, 0, 0, 0},   // and ended
-      {1, 0, 5, 0, 0, 2, 0, 4, 0, 0},   // too many rows together
+      {1, 0, 1, 0, 0, 1, 1, 1, 0, 0},  // twice
+      {1, 0, 1, 0, 0, 1, 0, 0, 0, 0},  // and ended
+      {1, 0, 5, 0, 0, 2, 0, 4, 0, 0},  // too many rows together
   };
   for (const auto& numbers : wrong) EXPECT_EQ(read(numbers), kInvalid) << ::testing::PrintToString(numbers);
 }
@@ -89,7 +91,8 @@ TEST(Pass, PiecesInAnotherFormAreRefused) {
   EXPECT_EQ(read(Tensor({DType::F64, {1, 5}})), kInvalid);
   EXPECT_EQ(read(Tensor()), kInvalid);
   std::vector<int64_t> ends;
-  for (int64_t i = 0; i <= static_cast<int64_t>(kPassPiecesMax); ++i) ends.insert(ends.end(), {i, 0, 0, 0, 0});
+  for (int64_t i = 0; i <= static_cast<int64_t>(kPassPiecesMax); ++i)
+    ends.insert(ends.end(), {i, 0, 0, 0, 0});
   EXPECT_EQ(read(dag::make_tensor({static_cast<int64_t>(kPassPiecesMax) + 1, 5}, ends)), kInvalid);
   ends.resize(kPassPiecesMax * 5);
   EXPECT_EQ(read(dag::make_tensor({static_cast<int64_t>(kPassPiecesMax), 5}, ends)), "fine");
@@ -128,8 +131,7 @@ TEST(Pass, AnyNumbersAreReadOrRefused) {
     const auto pieces = pieces_from(tensor, kLimits);
     if (!pieces) continue;
     ++read;
-    const auto again = tensor_of(*pieces).as<int64_t>();
-    EXPECT_EQ(std::vector(again.begin(), again.end()), numbers);
+    EXPECT_EQ(dag::to_int64s(tensor_of(*pieces)), numbers);
     EXPECT_LE(row_count(*pieces), kLimits.rows_max);
   }
   EXPECT_GT(read, 500);
