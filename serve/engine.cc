@@ -84,7 +84,7 @@ void Engine::give_up(uint64_t id, const Status& status) { end(id, Finish::Failed
 void Engine::end_cancelled() {
   std::vector<uint64_t> gone;
   for (const auto& [id, served] : serving_)
-    if (served.cancelled && !served.is_in_pass) gone.push_back(id);
+    if (served.cancelled) gone.push_back(id);
   for (const uint64_t id : gone) end(id, Finish::Cancelled);
   for (size_t i = 0; i < waiting_.size();) {
     if (!waiting_[i].cancelled) {
@@ -119,7 +119,7 @@ std::vector<Engine::Served*> Engine::next_generating(bool& any) {
   for (auto& [id, served] : serving_) {
     if (!served.generates()) continue;
     ++all;
-    if (!served.is_in_pass) free.push_back(&served);
+    if (served.pending() == 1) free.push_back(&served);
   }
   any = all > 0;
   const size_t places = options_.passes_max - passes_.size();
@@ -142,7 +142,7 @@ std::vector<Engine::Turn> Engine::share_rows() {
   }
   if (any_generates) left = std::min(left, options_.prompt_rows);
   for (const auto& [id, served] : serving_) {
-    if (served.is_in_pass || served.generates() || left == 0) continue;
+    if (served.pending() == 0 || served.generates() || left == 0) continue;
     const int64_t rows = std::min(left, served.pending());
     turns.push_back({id, rows, rows == served.pending()});
     left -= rows;
@@ -173,12 +173,12 @@ std::optional<Engine::Begun> Engine::begin() {
   for (const uint64_t id : pass.ends) begun.pieces.push_back({.sequence = id});
   for (const Turn& turn : pass.turns) {
     Served& served = serving_.at(turn.id);
-    served.is_in_pass = true;
     served.last_pass = begun.number;
     begun.pieces.push_back(
-        {turn.id, served.computed, turn.rows, turn.draws ? 1 : 0, positions_of(served.request)});
-    const auto first = served.tokens.begin() + served.computed;
+        {turn.id, served.begun, turn.rows, turn.draws ? 1 : 0, positions_of(served.request)});
+    const auto first = served.tokens.begin() + served.begun;
     begun.tokens.insert(begun.tokens.end(), first, first + turn.rows);
+    served.begun += turn.rows;
   }
   passes_.emplace(begun.number, std::move(pass));
   return begun;
@@ -197,9 +197,7 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   int64_t draws = 0;
   for (const Turn& turn : under_way.turns) {
     tick.rows += turn.rows;
-    draws += turn.draws ? 1 : 0;
-    if (const auto served = serving_.find(turn.id); served != serving_.end())
-      served->second.is_in_pass = false;
+    draws += turn.draws && serves(turn.id) ? 1 : 0;
   }
   if (!logits)
     tick.status = fail(logits.error());
@@ -241,23 +239,19 @@ void Engine::restart() {
   for (const auto& [number, pass] : passes_) tell_again(pass);
   passes_.clear();
   for (auto& [id, served] : serving_) {
-    served.computed = 0;
-    served.is_in_pass = false;
+    served.begun = 0;
     if (decoder_) served.sequence = decoder_->begin();
   }
 }
 
 void Engine::take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick) {
   const auto width = static_cast<size_t>(model_.vocabulary());
-  size_t row = 0;
-  for (const Turn& turn : turns) {
-    const auto own = turn.draws ? logits.as<float>().subspan(row++ * width, width) : std::span<const float>();
-    const auto served = serving_.find(turn.id);
-    if (served == serving_.end()) continue;
-    served->second.computed += turn.rows;
-    if (!turn.draws) continue;
+  std::vector<uint64_t> drawn;  // before anybody ends
+  for (const Turn& turn : turns)
+    if (turn.draws && serves(turn.id)) drawn.push_back(turn.id);
+  for (size_t row = 0; row < drawn.size(); ++row) {
     ++tick.generated;
-    take(served->second, own);
+    take(serving_.at(drawn[row]), logits.as<float>().subspan(row * width, width));
   }
 }
 

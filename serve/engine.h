@@ -5,8 +5,9 @@
 //
 // A pass first has one row for each sequence that is generating, so that all of them go on; then the oldest
 // prompts, in pieces, as far as rows are left. Passes that are under way at once have equal shares of those
-// that generate, and a sequence is in one of them at most. Memory for all positions of a sequence is granted
-// before it starts; until there is some it waits, in the order of arrival.
+// that generate; the pieces of a prompt may be in several of them, which compute in the order in which they
+// began. Memory for all positions of a sequence is granted before it starts; until there is some it waits, in
+// the order of arrival.
 #pragma once
 
 #include <cstdint>
@@ -74,8 +75,8 @@ class Engine {
   // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
   // positions would); ResourceExhausted while waiting_max wait.
   Result<uint64_t> add(Request request, Listener listener);
-  // on_end is told Cancelled when the next pass begins and none that it is in is under way, and nothing else
-  // any more. Unknown numbers are ignored.
+  // on_end is told Cancelled when the next pass begins, and nothing else any more. Unknown numbers are
+  // ignored.
   void cancel(uint64_t id);
   void cancel_all();
   // on_end is told Failed, now. Unknown numbers are ignored.
@@ -99,14 +100,15 @@ class Engine {
   };
   // Nothing: none is to be done, or passes_max are under way.
   std::optional<Begun> begin();
-  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece. An error, or other logits, end those
-  // sequences that were in the pass; what it should have told as ended is told again. Status: that error;
-  // InvalidArgument for a pass that is not under way, and then nothing has changed.
+  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece, of the sequences that are served still.
+  // An error, or other logits, end those of the pass; what it should have told as ended is told again.
+  // Status: that error; InvalidArgument for a pass that is not under way, and then nothing has changed.
   Tick finish(uint64_t pass, const Result<dag::Tensor>& logits);
   // Passes under way will not come back, and what has been computed is lost: all begin again from their first
   // position, with what has been drawn. Ends that they told are told again.
   void restart();
 
+  bool serves(uint64_t id) const { return serving_.contains(id); }
   size_t serving() const { return serving_.size(); }
   size_t waiting() const { return waiting_.size(); }
   Bytes granted() const { return granted_; }
@@ -118,13 +120,12 @@ class Engine {
     Listener listener;
     std::unique_ptr<Sequence> sequence;  // of a decoder
     std::vector<int64_t> tokens;         // all that are known
-    int64_t computed = 0;                // positions
+    int64_t begun = 0;                   // positions that are in passes, or have been
     Bytes granted{};
     uint64_t last_pass = 0;  // the last that it was in
-    bool is_in_pass = false;
     bool cancelled = false;
-    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - computed; }
-    bool generates() const { return tokens.size() > request.prompt.size() && pending() == 1; }
+    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - begun; }
+    bool generates() const { return tokens.size() > request.prompt.size() && pending() <= 1; }
   };
   struct Turn {
     uint64_t id = 0;

@@ -1,8 +1,8 @@
 #include "serve/ring.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <utility>
 
 #include "serve/cache.h"
 
@@ -100,6 +100,21 @@ std::vector<uint64_t> spoilt_sequences(const Pass& pass) {
     row += piece.count;
   }
   return spoilt;
+}
+
+// Some of the rows, by their first one and their count.
+Tensor rows_at(const Tensor& all, std::span<const std::pair<int64_t, int64_t>> places) {
+  int64_t rows = 0;
+  for (const auto& [first, count] : places) rows += count;
+  if (rows == all.shape()[0]) return all;
+  const int64_t width = all.shape()[1];
+  Tensor some({all.dtype(), {rows, width}});
+  auto to = some.mutable_bytes().begin();
+  for (const auto& [first, count] : places) {
+    const Tensor part = all.elements(first * width, count * width);
+    to = std::copy(part.bytes().begin(), part.bytes().end(), to);
+  }
+  return some;
 }
 
 }  // namespace
@@ -256,18 +271,34 @@ Status RingEntry::check(const Pass& pass) const {
   return check_rows(pass, in_);
 }
 
+// Without what has ended since it was begun.
+Pass RingEntry::still_served(const Pass& pass) const {
+  Pass kept{.number = pass.number};
+  std::vector<std::pair<int64_t, int64_t>> places;  // first row, count
+  int64_t row = 0;
+  for (const PassPiece& piece : pass.pieces) {
+    if (engine_.serves(piece.sequence)) {
+      kept.pieces.push_back(piece);
+      places.emplace_back(row, piece.count);
+    }
+    row += piece.count;
+  }
+  for (const auto& [name, tensor] : pass.rows) kept.rows.emplace(name, rows_at(tensor, places));
+  return kept;
+}
+
 Result<Engine::Tick> RingEntry::finish(const Pass& pass) {
   WEFT_TRY_STATUS(check(pass));
+  for (const uint64_t sequence : spoilt_sequences(pass))
+    engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
   Result<Tensor> logits = no_logits();
-  const std::vector<PassPiece> pieces = without_ends(pass.pieces);
-  if (!pieces.empty()) {
-    auto rows = stage_->run(1, pieces, pass.rows);
+  const Pass kept = still_served(pass);
+  if (!kept.pieces.empty()) {
+    auto rows = stage_->run(1, kept.pieces, kept.rows);
     if (!rows && !is_of_requests(rows.error().code)) return fail(rows.error());
     logits = rows ? Result<Tensor>(std::move(rows->begin()->second)) : fail(rows.error());
   }
   sent_.erase(pass.number);
-  for (const uint64_t sequence : spoilt_sequences(pass))
-    engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
   return engine_.finish(pass.number, logits);
 }
 

@@ -96,10 +96,10 @@ class RingEntry {
   // cancel() and finish(). Requests that the model has no memory for end with that error. Errors: what the
   // device says; then this stage is of no more use.
   Result<Step> next();
-  // A pass that has come round: computes the last parts, draws, tells listeners. Requests of which a stage
-  // made NaN end as Corrupted. Errors, after which it is as if the pass had not come: InvalidArgument for one
-  // that is not the oldest under way, other pieces than were sent, rows of another form. What the device
-  // says.
+  // A pass that has come round: computes the last parts, draws, tells listeners; nothing of those that have
+  // ended since. Requests of which a stage made NaN end as Corrupted. Errors, after which it is as if the
+  // pass had not come: InvalidArgument for one that is not the oldest under way, other pieces than were sent,
+  // rows of another form. What the device says: then this stage is of no more use.
   Result<Engine::Tick> finish(const Pass& pass);
 
   // What is under way will not come back. The other stages may be new, or have seen any number of the passes.
@@ -120,6 +120,7 @@ class RingEntry {
   RingEntry(std::shared_ptr<const dag::Incremental> model, std::span<const dag::PartRange> ranges,
             std::unique_ptr<Stage> stage, const RingOptions& options);
   Status check(const Pass& pass) const;
+  Pass still_served(const Pass& pass) const;
   dag::Tensor no_logits() const;
 
   std::shared_ptr<const dag::Incremental> model_;

@@ -231,21 +231,39 @@ TEST(Passes, ThatAreUnknownChangeNothingAndThatFailEndTheirOwn) {
   EXPECT_EQ(begun->pieces, (std::vector<PassPiece>{{.sequence = 2}}));
 }
 
-TEST(Passes, WhoIsCancelledUnderWayEndsWhenThePassHas) {
+// What a pass under way has of it is no longer asked for.
+TEST(Passes, WhoIsCancelledUnderWayEndsAtOnce) {
   Engine engine(kLimits, {.passes_max = 2});
   Model model;
-  Heard heard;
-  const auto id = engine.add({.prompt = {1}, .tokens_max = 3}, to(heard));
+  Heard cancelled, other;
+  const auto id = engine.add({.prompt = {1}, .tokens_max = 3}, to(cancelled));
+  ASSERT_TRUE(engine.add({.prompt = {2}, .tokens_max = 1}, to(other)));
   const auto begun = engine.begin();
+  const dag::Tensor logits = model.run(*begun);
   engine.cancel(*id);
-  EXPECT_FALSE(engine.begin());
-  EXPECT_TRUE(heard.ends.empty());
-  engine.finish(begun->number, model.run(*begun));
   const auto end = engine.begin();
-  EXPECT_EQ(heard.ends, std::vector{Finish::Cancelled});
-  EXPECT_TRUE(heard.tokens.empty());
+  EXPECT_EQ(cancelled.ends, std::vector{Finish::Cancelled});
   ASSERT_TRUE(end);
   EXPECT_EQ(end->pieces, (std::vector<PassPiece>{{.sequence = *id}}));
+  const dag::Tensor left = dag::make_tensor({1, kVocabulary}, logits.as<float>().subspan(kVocabulary));
+  EXPECT_TRUE(engine.finish(begun->number, left).status);
+  EXPECT_TRUE(cancelled.tokens.empty());
+  EXPECT_EQ(other.tokens, alone({.prompt = {2}, .tokens_max = 1}));
+}
+
+TEST(Passes, APromptIsInSeveral) {
+  Engine engine(kLimits, {.passes_max = 4});
+  Model model;
+  Heard heard;
+  const Request request{.prompt = std::vector<int64_t>(30, 3), .tokens_max = 2};
+  ASSERT_TRUE(engine.add(request, to(heard)));
+  std::deque<Engine::Begun> under_way;
+  begin_all(engine, under_way);
+  EXPECT_EQ(rows_of(under_way), (std::vector<int64_t>{8, 8, 8, 6}));
+  for (const Engine::Begun& pass : under_way) EXPECT_TRUE(engine.finish(pass.number, model.run(pass)).status);
+  EXPECT_EQ(heard.tokens.size(), 1u);
+  while (const auto begun = engine.begin()) engine.finish(begun->number, model.run(*begun));
+  EXPECT_EQ(heard.tokens, alone(request));
 }
 
 }  // namespace
