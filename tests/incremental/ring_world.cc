@@ -135,7 +135,9 @@ void World::make_entry() {
   const uint32_t parts = serve::part_count(*pool_.incremental());
   std::vector<PartRange> ranges{{0, parts}};
   if (!options_.cuts.empty()) ranges = {{0, options_.cuts.front()}, {options_.cuts.back(), parts}};
-  auto entry = RingEntry::create(pool_.incremental(), ranges, pool_.borrow(ranges), options_.ring);
+  auto stage = pool_.borrow(ranges);
+  if (options_.entry_stage) stage = options_.entry_stage(std::move(stage));
+  auto entry = RingEntry::create(pool_.incremental(), ranges, std::move(stage), options_.ring);
   WEFT_CHECK(entry.has_value());
   entry_ = std::move(*entry);
 }
@@ -144,8 +146,8 @@ void World::begin() {
   const auto step = entry_->next();
   if (!step) return note("the entry begins no pass: " + step.error().message);
   is_idle_ = step->tick.idle;
-  if (!step->tick.status) note("a pass of the entry failed: " + step->tick.status.error().message);
-  passes_ += is_idle_ ? 0 : 1;
+  if (!step->tick.status && !options_.entry_stage)
+    note("a pass of the entry failed: " + step->tick.status.error().message);
   if (step->send) send(0, *step->send, entry_->edges_out());
 }
 
@@ -167,7 +169,7 @@ void World::deliver(size_t link) {
   if (to_entry) {
     const auto tick = entry_->finish(*pass);
     if (!tick) return note("the entry refuses a pass: " + tick.error().message);
-    if (!tick->status) note("a pass failed: " + tick->status.error().message);
+    if (!tick->status && !options_.entry_stage) note("a pass failed: " + tick->status.error().message);
     return;
   }
   const auto out = options_.run_stage(*stages_[link], *pass);
@@ -245,11 +247,17 @@ std::string World::compared() {
     const std::string name = "request " + std::to_string(i);
     if (!starts_with(wanted[i].draws, told_[i].draws)) return name + " has another text than on one machine";
     if (told_[i].end == Finish::Cancelled && cancelled_[i]) continue;
+    if (told_[i].end == Finish::Failed && options_.entry_stage) continue;
     if (told_[i].end != wanted[i].end) return name + " has another end than on one machine";
     if (told_[i].draws.size() != wanted[i].draws.size())
       return name + " has a shorter text than on one machine";
   }
   return {};
+}
+
+size_t World::failed() const {
+  return static_cast<size_t>(
+      std::count_if(told_.begin(), told_.end(), [](const Told& told) { return told.end == Finish::Failed; }));
 }
 
 std::string World::run() {

@@ -62,6 +62,8 @@ struct WorldOptions {
   bool cancels = true;
   Loss loss = Loss::None;
   RunStage run_stage{};
+  // The entry's own stage, by another that fails; requests may end as Failed then.
+  std::function<std::unique_ptr<serve::Stage>(std::unique_ptr<serve::Stage>)> entry_stage{};
 };
 
 class World {
@@ -70,7 +72,7 @@ class World {
   // What went wrong; empty: nothing. Everybody has been told an end then, and nobody keeps anything.
   std::string run();
   size_t most_under_way() const { return most_under_way_; }
-  int64_t passes() const { return passes_; }
+  size_t failed() const;  // requests
 
  private:
   struct Frame {
@@ -108,7 +110,6 @@ class World {
   bool is_idle_ = false;  // of the entry, when it was asked last
   bool has_lost_ = false;
   size_t most_under_way_ = 0;
-  int64_t passes_ = 0;
   std::string fault_;
 };
 
