@@ -45,6 +45,14 @@ class RefusalTest : public RingTest {
       ASSERT_TRUE(entry_->finish(*out));
     }
   }
+  // For the stage.
+  Pass zeros(uint64_t number, const std::vector<PassPiece>& pieces) const {
+    Pass made{.number = number, .pieces = pieces};
+    const auto& edges = stage_->edges_in();
+    for (const auto& edge : std::span(edges).subspan(1))
+      made.rows.emplace(edge.name, dag::Tensor({edge.dtype, {serve::row_count(pieces), edge.width}}));
+    return made;
+  }
   static std::string code(const auto& result) {
     return result ? "fine" : std::string(to_string(result.error().code));
   }
@@ -109,24 +117,39 @@ TEST_F(RefusalTest, APassThatDoesNotFitHarmsNothing) {
 }
 
 TEST_F(RefusalTest, AStageKeepsNoMoreThanItMay) {
-  make({.sequences_max = 2, .positions_max = 160});
-  const auto pass = [&](uint64_t number, const std::vector<PassPiece>& pieces) {
-    Pass made{.number = number, .pieces = pieces};
-    const auto& edges = stage_->edges_in();
-    for (const auto& edge : std::span(edges).subspan(1))
-      made.rows.emplace(edge.name, dag::Tensor({edge.dtype, {serve::row_count(pieces), edge.width}}));
-    return made;
-  };
+  make({.sequences_max = 2, .positions_max = 224});
   const std::string full(to_string(ErrorCode::ResourceExhausted));
-  EXPECT_EQ(code(stage_->run(pass(1, {{1, 0, 1, 0, 96}}))), "fine");
+  EXPECT_EQ(code(stage_->run(zeros(1, {{1, 0, 1, 0, 96}}))), "fine");
   EXPECT_EQ(stage_->positions(), 96);
-  EXPECT_EQ(code(stage_->run(pass(2, {{2, 0, 1, 0, 65}}))), full);
-  EXPECT_EQ(code(stage_->run(pass(2, {{2, 0, 1, 0, 64}}))), "fine");
-  EXPECT_EQ(code(stage_->run(pass(3, {{3, 0, 1, 0, 0}}))), full);
-  EXPECT_EQ(code(stage_->run(pass(3, {{1}, {3, 0, 1, 0, 96}}))), "fine");  // in place of an ended one
+  EXPECT_EQ(code(stage_->run(zeros(2, {{2, 0, 1, 0, 64}, {3, 0, 1, 0, 64}}))), full);  // one too many
+  EXPECT_EQ(code(stage_->run(zeros(2, {{2, 0, 1, 0, 64}}))), "fine");
+  EXPECT_EQ(code(stage_->run(zeros(3, {{2}, {3, 0, 1, 0, 96}, {4, 0, 1, 0, 64}}))), full);
+  EXPECT_EQ(code(stage_->run(zeros(3, {{1}, {3, 0, 1, 0, 96}}))), "fine");  // in place of an ended one
   EXPECT_EQ(stage_->sequences(), 2u);
   EXPECT_EQ(stage_->positions(), 160);
   EXPECT_EQ(pool().sequences(), 2u);
+}
+
+TEST_F(RefusalTest, MorePositionsThanMayBe) {
+  make({.positions_max = 159});
+  EXPECT_EQ(code(stage_->run(zeros(1, {{1, 0, 1, 0, 96}}))), "fine");
+  EXPECT_EQ(code(stage_->run(zeros(2, {{2, 0, 1, 0, 1}}))), to_string(ErrorCode::ResourceExhausted));
+  EXPECT_EQ(stage_->positions(), 96);
+  EXPECT_EQ(pool().sequences(), 1u);
+}
+
+TEST_F(RefusalTest, APassOutOfTurnWaits) {
+  make({.rows_max = 2, .passes_max = 2, .positions_max = 960});
+  Told told;
+  ASSERT_TRUE(entry_->add(kRequest, to(told)));
+  const Pass first = *stage_->run(begun());
+  const Pass second = *stage_->run(begun());
+  EXPECT_EQ(code(entry_->finish(second)), kInvalid);
+  EXPECT_EQ(entry_->under_way(), 2u);
+  EXPECT_EQ(code(entry_->finish(first)), "fine");
+  EXPECT_EQ(code(entry_->finish(second)), "fine");
+  run();
+  expect_text(kRequest, told);
 }
 
 TEST_F(RefusalTest, NanEndsTheRequestThatItIsOf) {
