@@ -9,6 +9,9 @@ std::set<std::string_view> fixed_initializers(const AssignStage& assign) {
       if (initializer.role == dag::InitializerRole::Frozen ||
           initializer.role == dag::InitializerRole::Buffer)
         fixed.insert(initializer.name);
+  if (assign.serve)
+    for (const dag::Initializer& initializer : assign.serve->graph->initializers())
+      fixed.insert(initializer.name);
   return fixed;
 }
 

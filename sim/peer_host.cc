@@ -181,6 +181,7 @@ void PeerHost::act(Effects effects) {
                     [this] { act(machine_->on_device(world_.now(), {})); });
             },
             [&](peer::RunTask& e) { run_task(e); },
+            [&](peer::PassRequest&) {},  // nothing is served here
             [&](peer::FetchData& e) { fetch_data(e); },
             [&](peer::DropMicrobatches& e) {
               for (const auto& key : e.keys) {

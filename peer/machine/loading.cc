@@ -104,6 +104,9 @@ void Peer::State::assign(const proto::AssignStage& assign) {
     if (auto fetch = shelf.hurry(blob, stage.tensors.origins)) out.push_back(std::move(*fetch));
   // Before a byte of it is fetched.
   if (const auto error = tensors_exceed_offer(stage)) return fail_stage(stage, *error);
+  if (assign.serve)
+    if (const Status ring = ServeScript::check(assign); !ring)
+      return fail_stage(stage, ring.error().within("the broker breaks the protocol"), {.permanent = true});
   out.push_back(OpenLinks{stage.generation, stage.assignment});
   make_runner_if_loaded(stage);
 }
@@ -125,6 +128,7 @@ void Peer::State::on_runner_made(uint64_t of_generation, const Result<RunnerSize
   stage->runner = *made;
   if (const auto error = exceeds_offer(*stage)) return fail_stage(*stage, *error);
   snapshots_of(stage->run()).trim(copies_max(*stage));
+  if (ServeScript* serve = stage->machine.serve()) serve->on_runner_made(made->edges);
   report_ready(*stage);
 }
 

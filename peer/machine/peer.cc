@@ -95,6 +95,8 @@ void Peer::State::on_message(const proto::Message& message) {
                  [&](const proto::StandBy& list) { stand_by(list); },
                  [&](const proto::Command& command) { on_command(command); },
                  [&](const proto::GradientNorm& norm) { on_norm(norm); },
+                 [&](const proto::ServeRequest& request) { on_request(request); },
+                 [&](const proto::CancelRequest& cancel) { on_cancel(cancel); },
                  [&](const proto::RelayInvitation& invitation) { on_invitation(invitation); },
                  [&](const proto::ProbeLink& link) { probe(link); },
                  [](const auto&) {},
@@ -124,6 +126,7 @@ void Peer::State::on_tick(Bytes memory_free) {
   if (orphan_at && now >= *orphan_at) give_up();
   for (auto& [number, stage] : stages)
     if (stage.lends_until && now >= *stage.lends_until) load_after_lending(stage);
+  for (auto& [number, stage] : stages) serve_on_tick(stage);
 }
 
 bool Peer::State::anything_waits() const {
@@ -227,9 +230,11 @@ PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::S
 PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const plan::Seat& from, uint64_t step,
                                 const Error& error) {
   return handle(*state_, now, [&] {
-    if (HeldStage* stage = state_->find_at_work(generation))
-      state_->fail_stage(*stage, error,
-                         {.unreachable = from, .permanent = true, .diverged = true, .step = step});
+    HeldStage* stage = state_->find_at_work(generation);
+    if (stage == nullptr) return;
+    if (stage->assignment->serve) return state_->fail_stage(*stage, error, {.unreachable = from});
+    state_->fail_stage(*stage, error,
+                       {.unreachable = from, .permanent = true, .diverged = true, .step = step});
   });
 }
 

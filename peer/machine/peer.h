@@ -107,6 +107,11 @@ struct RunTask {
   uint64_t generation = 0;
   Task task;
 };
+// At the entry of a served model: for its runner. A task follows in which it is taken up.
+struct PassRequest {
+  uint64_t generation = 0;
+  std::variant<proto::ServeRequest, proto::CancelRequest> what;
+};
 // A microbatch of data from the broker. Answer: on_data.
 struct FetchData {
   uint64_t generation = 0;
@@ -135,11 +140,12 @@ struct UploadBlob {
 };
 using PeerEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks,
                                 InviteLink, Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, AskDevice,
-                                RunTask, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
+                                RunTask, PassRequest, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
 using PeerEffects = std::vector<PeerEffect>;
 
 struct RunnerSize {
   Bytes persistent{}, microbatch{};
+  std::vector<dag::RowSpec> edges{};  // of one that serves: what comes on each
 };
 
 class Peer {

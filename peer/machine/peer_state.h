@@ -154,6 +154,12 @@ struct Peer::State {
   void on_command(const proto::Command& command);
   void on_norm(const proto::GradientNorm& norm);
   bool on_tensor(HeldStage& stage, const plan::Seat& from, const proto::TensorHeader& header);
+  void on_request(const proto::ServeRequest& request);
+  void on_cancel(const proto::CancelRequest& cancel);
+  template <typename M>
+  void pass_request(const M& message, Result<bool> (*take)(ServeScript&, Instant, const M&));
+  void tell_served(HeldStage& stage);
+  void serve_on_tick(HeldStage& stage);
   void ask_data();
   void on_data(HeldStage& stage, const MicrobatchKey& key, const Result<uint64_t>& sample_position);
   void on_task_done(uint64_t generation, const Task& task, const Result<TaskOutcome>& outcome);

@@ -1,7 +1,7 @@
-// One stage at work: what has come for it (arrivals.h) and its script (train_script.h), which says which task
-// comes next. Told which commands, tensors and microbatches of data have come and which task is done, it says
-// what to run, what to fetch and what to report. It holds no tensor: those lie with whoever runs the tasks,
-// under the same keys. Pure. Bounds: those of its two parts.
+// One stage at work: what has come for it (arrivals.h) and its script (train_script.h, or serve_script.h),
+// which says which task comes next. Told which commands, tensors and microbatches of data have come and which
+// task is done, it says what to run, what to fetch and what to report. It holds no tensor: those lie with
+// whoever runs the tasks, under the same keys. Pure. Bounds: those of its two parts.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "peer/machine/arrivals.h"
+#include "peer/machine/serve_script.h"
 #include "peer/machine/task.h"
 #include "peer/machine/train_script.h"
 #include "proto/messages.h"
@@ -23,13 +24,16 @@ class StageMachine {
   struct Options {
     TrainScript::Options script{};
     Arrivals::Options data{};
+    ServeScript::Options serve{};
   };
   explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment)
       : StageMachine(std::move(assignment), Options{}) {}
   StageMachine(std::shared_ptr<const proto::AssignStage> assignment, const Options& options)
       : assignment_(std::move(assignment)),
         arrivals_(assignment_, options.data),
-        script_(assignment_, arrivals_, options.script) {}
+        script_(assignment_, arrivals_, options.script) {
+    if (assignment_->serve && ServeScript::check(*assignment_)) serve_.emplace(assignment_, options.serve);
+  }
   StageMachine(const StageMachine&) = delete;
   StageMachine& operator=(const StageMachine&) = delete;
 
@@ -37,23 +41,26 @@ class StageMachine {
   Status on_command(const proto::Command& command) { return script_.on_command(command); }
   Status on_norm(const proto::GradientNorm& norm) { return script_.on_norm(norm); }
   Status on_tensor(const plan::Seat& from, const proto::TensorHeader& header) {
-    return arrivals_.on_tensor(from, header, script_.completed_step());
+    return serve_ ? serve_->on_tensor(from, header)
+                  : arrivals_.on_tensor(from, header, script_.completed_step());
   }
   void on_data(const MicrobatchKey& key, uint64_t sample_position) {
     arrivals_.on_data(key, sample_position);
   }
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome) {
-    script_.on_task_done(now, task, outcome);
+    serve_ ? serve_->on_task_done(now, task, outcome) : script_.on_task_done(now, task, outcome);
   }
 
   // What to do.
   std::optional<Task> next_task(Instant now, bool may_copy = true) {
-    return script_.next_task(now, may_copy);
+    return serve_ ? serve_->next_task() : script_.next_task(now, may_copy);
   }
   bool copies_next() const { return script_.copies_next(); }
   std::vector<MicrobatchKey> fetches() { return arrivals_.fetches(); }
   std::vector<proto::Message> take_reports() { return script_.take_reports(); }
   std::vector<MicrobatchKey> take_finished() { return arrivals_.take_finished(); }
+  ServeScript* serve() { return serve_ ? &*serve_ : nullptr; }  // of one that has its place in a ring
+  const ServeScript* serve() const { return serve_ ? &*serve_ : nullptr; }
 
   // Where it is.
   const proto::AssignStage& assignment() const { return *assignment_; }
@@ -65,13 +72,14 @@ class StageMachine {
   uint64_t keep_from() const { return script_.keep_from(); }
   // How far the training program's segments have come, the one that runs now included; nothing without one.
   std::optional<proto::StageWork> work(Instant now) const { return script_.work(now); }
-  bool is_idle() const { return script_.is_idle(); }
+  bool is_idle() const { return script_.is_idle() && (!serve_ || serve_->is_idle()); }
   size_t snapshots_ahead() const { return script_.snapshots_ahead(); }  // handed out and not done
 
  private:
   std::shared_ptr<const proto::AssignStage> assignment_;
   Arrivals arrivals_;
   TrainScript script_;
+  std::optional<ServeScript> serve_;
 };
 
 }  // namespace weft::peer

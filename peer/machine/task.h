@@ -23,6 +23,8 @@ enum class TaskKind : uint8_t {
   Squares,   // sums of squares of the gradients; of a comparison, after each of its passes
   Update,    // squares too, when `with_squares`
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
+  Pass,      // of a served model: the pass `step`, which has come
+  Begin,     // at the entry of one: passes, for what was asked
 };
 struct Task {
   TaskKind kind = TaskKind::Segment;
@@ -43,8 +45,13 @@ struct TaskOutcome {
   Duration busy{};
   // Of outputs in the segment that was run. An evaluation of several losses gives one number each.
   std::vector<double> loss{}, correct{}, counted{};
-  std::vector<double> squares;
-  std::vector<double> statistics;  // sums of squares too, of running statistics; with `squares`
+  std::vector<double> squares{};
+  std::vector<double> statistics{};  // sums of squares too, of running statistics; with `squares`
+  // At the entry of a served model: what became of requests, each's in order; passes that are under way; and
+  // whether Begin would find more to do at once.
+  std::vector<proto::ServeProgress> served{};
+  uint32_t under_way = 0;
+  bool more = false;
 };
 
 }  // namespace weft::peer

@@ -307,6 +307,9 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
     case TaskKind::Snapshot:
       pop_command();  // its upload goes on beside the next steps
       break;
+    case TaskKind::Pass:
+    case TaskKind::Begin:
+      break;  // of a stage that serves, which has another script
   }
   drop_carried_out();
 }

@@ -6,6 +6,10 @@ namespace weft::peer {
 namespace {
 // The data itself is wrong, for every peer.
 bool is_permanent(ErrorCode code) { return code == ErrorCode::OutOfRange || code == ErrorCode::Corrupted; }
+// A pass that is none, which only shows in what its tensors hold.
+bool is_of_sender(const Task& task, ErrorCode code) {
+  return task.kind == TaskKind::Pass && (code == ErrorCode::InvalidArgument || is_permanent(code));
+}
 }  // namespace
 
 void Peer::State::on_command(const proto::Command& command) {
@@ -38,6 +42,7 @@ bool Peer::State::on_tensor(HeldStage& stage, const plan::Seat& from, const prot
                {.unreachable = from});
     return false;
   }
+  if (stage.assignment->serve) end_lending(stage);
   work(stage);
   return true;
 }
@@ -73,8 +78,14 @@ void Peer::State::on_task_done(uint64_t of_generation, const Task& task, const R
   if (find(of_generation) != nullptr) watch.end(of_generation);
   HeldStage* stage = find_at_work(of_generation);
   if (stage == nullptr) return;
+  if (!outcome && is_of_sender(task, outcome.error().code)) {
+    const plan::Seat from = ServeScript::before(*stage->assignment);
+    return fail_stage(*stage, outcome.error().within(plan::to_string(from) + " breaks the protocol"),
+                      {.unreachable = from});
+  }
   if (!outcome) return fail_stage(*stage, outcome.error());
   stage->machine.on_task_done(now, task, *outcome);
+  tell_served(*stage);
   if (task.kind == TaskKind::Snapshot) stage->uploads.expect_hashes();
   for (proto::Message& message : stage->machine.take_reports()) {
     report(*stage, task.sequence, std::move(message));

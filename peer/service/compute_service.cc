@@ -3,6 +3,7 @@
 #include <atomic>
 #include <future>
 
+#include "base/overloaded.h"
 #include "dag/finite.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/service/bulk.h"
@@ -70,7 +71,9 @@ struct ComputeService::Stage {
   const uint64_t generation;
   const std::shared_ptr<const proto::AssignStage> assignment;
   std::map<Digest, net::SharedBytes> blobs;  // until the runner is made of them
-  std::unique_ptr<StageRunner> runner;       // the compute thread's
+  // The compute thread's: one of them.
+  std::unique_ptr<StageRunner> runner;
+  std::unique_ptr<ServeRunner> server;
   // By the compute thread, which then makes a runner, or by whoever drops the stage before that: then there
   // is nothing to wait for.
   std::atomic<bool> begun = false;
@@ -140,20 +143,22 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
     const StagePtr stage = here.lock();
     if (!stage || stage->begun.exchange(true)) return;
     BlobsInTurn in_turn(*stage->assignment, std::move(stage->blobs));
-    auto made = StageRunner::create(
-        stage->assignment, [&](const auto& reference) { return in_turn.take(reference); }, *backend_);
+    const auto size = make_runner(stage, [&](const auto& reference) { return in_turn.take(reference); });
     in_turn.clear();
     return_freed_memory();
-    Result<RunnerSize> size = fail(ErrorCode::Internal, "");
-    if (made) {
-      stage->runner = std::move(*made);
-      size = RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes()};
-    } else {
-      size = fail(made.error());
-    }
     tell(is_lost(size) ? nullptr : stage,
          [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
   });
+}
+
+Result<RunnerSize> ComputeService::make_runner(const StagePtr& stage,
+                                               const StageRunner::TensorSource& tensors) {
+  if (stage->assignment->serve) {
+    WEFT_TRY(stage->server, ServeRunner::create(stage->assignment, tensors, *backend_));
+    return RunnerSize{stage->server->persistent_bytes(), {}, stage->server->edges()};
+  }
+  WEFT_TRY(stage->runner, StageRunner::create(stage->assignment, tensors, *backend_));
+  return RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes(), {}};
 }
 
 void ComputeService::drop(uint64_t generation) {
@@ -164,14 +169,38 @@ void ComputeService::drop(uint64_t generation) {
   if (!stage->begun.exchange(true)) return;
   compute_->post([stage] {
     stage->runner.reset();
+    stage->server.reset();
     return_freed_memory();
   });
 }
 
 void ComputeService::run(uint64_t generation, const Task& task, StageRunner::Inputs inputs) {
   compute_->post([this, stage = stages_.at(generation), task, inputs = std::move(inputs)]() mutable {
-    if (!stage->dropped && !stage->failed) run_now(stage, task, std::exchange(inputs, {}));
+    if (stage->dropped || stage->failed) return;
+    if (stage->server) return run_pass(stage, task, std::exchange(inputs, {}));
+    run_now(stage, task, std::exchange(inputs, {}));
   });
+}
+
+void ComputeService::request(uint64_t generation, Asked what) {
+  compute_->post([stage = stages_.at(generation), what = std::move(what)] {
+    if (stage->dropped || stage->failed || !stage->server) return;
+    std::visit(Overloaded{[&](const proto::ServeRequest& request) { stage->server->add(request); },
+                          [&](const proto::CancelRequest& cancel) { stage->server->cancel(cancel.request); }},
+               what);
+  });
+}
+
+// A pass goes on as soon as it is made: the other stages compute while this one makes the next.
+void ComputeService::run_pass(const StagePtr& stage, const Task& task, StageRunner::Inputs inputs) {
+  const Instant began = owner_.now();
+  const plan::Seat to = ServeScript::behind(*stage->assignment);
+  const auto outcome = stage->server->run(task, std::move(inputs.received),
+                                          [&](const proto::TensorHeader& header, const dag::Tensor& tensor) {
+                                            links_.send(stage->generation, to, header, tensor);
+                                          });
+  if (options_.on_task) options_.on_task(task, began, owner_.now());
+  end(stage, task, outcome);
 }
 
 // Where the device is done when its calls return, nobody else has to be woken up.

@@ -16,6 +16,7 @@
 #include "peer/backend/backend.h"
 #include "peer/machine/peer.h"
 #include "peer/service/link_service.h"
+#include "peer/service/serve_runner.h"
 #include "peer/service/stage_runner.h"
 
 namespace weft::peer {
@@ -54,6 +55,9 @@ class ComputeService {
             std::map<Digest, net::SharedBytes> blobs);
   // REQUIRES: the stage was made, and not dropped since.
   void run(uint64_t generation, const Task& task, StageRunner::Inputs inputs);
+  // For the entry of a served model: taken up with the next of its tasks. REQUIRES: as run().
+  using Asked = decltype(PassRequest::what);
+  void request(uint64_t generation, Asked what);
   void drop(uint64_t generation);  // after the task at hand; nothing for a stage that is not there
   void ask();                      // on_device once all that the device was given is done, dropped or not
 
@@ -72,6 +76,8 @@ class ComputeService {
   // Behind what is under way on the threads that use the device; on the last of them.
   void after_all(std::function<void()> what);
   // On the thread.
+  Result<RunnerSize> make_runner(const StagePtr& stage, const StageRunner::TensorSource& tensors);
+  void run_pass(const StagePtr& stage, const Task& task, StageRunner::Inputs inputs);
   void run_now(const StagePtr& stage, const Task& task, const StageRunner::Inputs& inputs);
   // There, or on the one that waits.
   void finish(const StagePtr& stage, const Task& task, Submitted submitted);

@@ -28,8 +28,8 @@ compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
 
 }  // namespace
 
-bool may_be_learnt_from(const proto::TensorHeader& header, const dag::Tensor& tensor) {
-  if (!is_learnt_from(header) || header.codec.kind != compress::Kind::Dense) return true;
+bool is_fit(const proto::TensorHeader& header, const dag::Tensor& tensor) {
+  if (!must_be_finite(header) || header.codec.kind != compress::Kind::Dense) return true;
   if (tensor.spec().dtype == dag::DType::F32) return compress::are_below_infinity(tensor.as<float>());
   return dag::is_below_infinity(tensor);
 }

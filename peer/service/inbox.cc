@@ -5,6 +5,10 @@
 namespace weft::peer {
 
 void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
+  if (header.program == proto::ProgramKind::Serve) {
+    tensors_[{{header.program, header.step, 0}, 0}].emplace_back(header.edge, std::move(tensor));
+    return;
+  }
   const proto::StageProgram& program = program_of(*assignment_, header.program);
   uint32_t index = 0;
   while (program.receives[index].edge != header.edge) ++index;
@@ -16,7 +20,7 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
 
 StageRunner::Inputs Inbox::take(const Task& task) {
   StageRunner::Inputs inputs;
-  if (task.kind != TaskKind::Segment) return inputs;
+  if (task.kind != TaskKind::Segment && task.kind != TaskKind::Pass) return inputs;
   if (auto tensors = tensors_.extract({task.key, task.segment}))
     inputs.received = std::move(tensors.mapped());
   if (const auto data = data_.find(task.key); data != data_.end()) {

@@ -1,6 +1,7 @@
 // What comes over the connections of a link: where the bytes go, and what is refused.
 #include <utility>
 
+#include "peer/machine/serve_script.h"
 #include "peer/service/bulk.h"
 #include "peer/service/links.h"
 
@@ -51,6 +52,10 @@ Result<net::PayloadPlace> Links::place_piece(Link& link, Channel& channel, size_
 }
 
 Result<bool> Links::is_expected(const proto::TensorHeader& header) const {
+  if (header.program == proto::ProgramKind::Serve && assignment_->serve && !serve_edges_.empty()) {
+    WEFT_TRY_STATUS(check_serve_tensor(header, *assignment_->serve, serve_edges_));
+    return true;
+  }
   for (const proto::StageProgram& program : assignment_->programs) {
     if (program.kind != header.program) continue;
     for (const proto::EdgeEnd& end : program.receives) {

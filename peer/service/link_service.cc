@@ -93,6 +93,12 @@ void LinkService::close(uint64_t generation) {
   loop_.post([this, generation] { close_now(generation); });
 }
 
+void LinkService::expect(uint64_t generation, std::vector<dag::RowSpec> edges) {
+  loop_.post([this, generation, edges = std::move(edges)] {
+    if (Links* links = links_of(generation)) links->expect(edges);
+  });
+}
+
 void LinkService::invite(const proto::Secret& ticket) {
   loop_.post([this, ticket] {
     for (const auto& [generation, open] : stages_) open.links->on_invitation(ticket);
@@ -193,13 +199,13 @@ void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::T
 // What takes no longer than waking the other thread up, as long as nothing is to stay behind.
 bool LinkService::is_decoded_here(const OfRun& run, const proto::TensorHeader& header) const {
   return decoding_ == 0 && header.codec.kind == compress::Kind::Dense &&
-         (run.takes_any || !is_learnt_from(header) || header.spec.bytes().value <= kCheckedHereMax);
+         (run.takes_any || !must_be_finite(header) || header.spec.bytes().value <= kCheckedHereMax);
 }
 
 void LinkService::decode(uint64_t generation, const OfRun& run, plan::Seat seat,
                          const proto::TensorHeader& header, const dag::Tensor& payload) {
   auto tensor = decode_tensor(header, payload, run.seed);
-  if (tensor && !run.takes_any && !may_be_learnt_from(header, *tensor)) {
+  if (tensor && !run.takes_any && !is_fit(header, *tensor)) {
     tell([generation, seat, header](const Handlers& handlers) {
       if (handlers.on_not_finite) handlers.on_not_finite(generation, seat, header);
     });
@@ -244,7 +250,7 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
     use_[generation];
   }
   Open& open = stages_[generation];
-  open.run = {assignment->training.seed, assignment->training.skips_diverged()};
+  open.run = {assignment->training.seed, !assignment->serve && assignment->training.skips_diverged()};
   open.copy_rate = assignment->copy_rate;
   set_blob_rate();
   open.links = std::make_unique<Links>(

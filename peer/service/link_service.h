@@ -42,7 +42,7 @@ class LinkService {
     std::function<void(uint64_t generation, plan::Seat seat, const Error&)> on_down;
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&, dag::Tensor)>
         on_tensor;
-    // Instead of on_tensor: what the stage would learn from is not finite (encoding.h).
+    // Instead of on_tensor: what the stage would learn from, or serve, is not finite (encoding.h).
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&)> on_not_finite{};
     std::function<void(const proto::ProbeReport&)> on_probed{};
     // What the owner holds of what another peer asks for, and of the base that it names. Missing: nothing.
@@ -58,6 +58,8 @@ class LinkService {
   // Any thread. Each stage's links by its generation; what is sent for one that is not open goes nowhere.
   void open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
   void close(uint64_t generation);
+  // What comes on each edge of a pass (Links::expect).
+  void expect(uint64_t generation, std::vector<dag::RowSpec> edges);
   void invite(const proto::Secret& ticket);
   // Measures a link; a stage that is opened ends it.
   void probe(const proto::ProbeLink& probe);

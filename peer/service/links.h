@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "dag/incremental/incremental.h"
 #include "dag/tensor.h"
 #include "net/connection.h"
 #include "peer/machine/link.h"
@@ -56,6 +57,8 @@ class Links {
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
 
   void start();
+  // What comes on each edge of a served model's passes, once whoever derives the model knows.
+  void expect(std::vector<dag::RowSpec> edges) { serve_edges_ = std::move(edges); }
   // Whether an accepted connection that introduced itself so belongs here; then it is taken over, and what
   // comes of it from now on goes to the returned handlers.
   std::optional<net::Connection::Handlers> offer(const net::ConnectionPtr& connection,
@@ -145,6 +148,7 @@ class Links {
 
   LinkOptions options_;
   std::shared_ptr<const proto::AssignStage> assignment_;
+  std::vector<dag::RowSpec> serve_edges_;
   Handlers handlers_;
   std::map<plan::Seat, Link> links_;  // by the other seat
   uint64_t next_number_ = 1;          // counts all connections: what comes from an older one is nobody's

@@ -49,6 +49,7 @@ Status PeerService::open() {
   options.session.hello = options_.hello;
   options.orphan_deadline = options_.orphan_deadline;
   options.stage.script.tasks_ahead = kTasksAhead;
+  options.stage.serve.tasks_ahead = kTasksAhead;
   peer_.emplace(std::move(options));
   bulk_ = std::make_unique<BulkService>(loop_, BulkService::Options{.identity = options_.identity,
                                                                     .broker = options_.broker,
@@ -115,6 +116,7 @@ void PeerService::start_compute() {
     tick();
   };
   handlers.on_runner = [this](uint64_t generation, const Result<RunnerSize>& made) {
+    if (made && !made->edges.empty()) links_->expect(generation, made->edges);
     carry_out(peer_->on_runner_made(loop_.now(), generation, made));
   };
   handlers.on_done = [this](uint64_t generation, const Task& task, const Result<TaskOutcome>& outcome) {
@@ -213,6 +215,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](DropRunner& drop) { drop_runner(drop.generation); },
                  [&](AskDevice&) { compute_->ask(); },
                  [&](RunTask& run) { run_task(run); },
+                 [&](PassRequest& request) { compute_->request(request.generation, request.what); },
                  [&](FetchData& fetch) { fetch_data(fetch); },
                  [&](DropMicrobatches& drop) {
                    for (const MicrobatchKey& key : drop.keys) stages_.at(drop.generation).inbox.drop(key);

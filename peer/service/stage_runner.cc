@@ -122,6 +122,9 @@ Status StageRunner::submit_to_device(const Task& task, const Inputs& inputs, Sub
     case TaskKind::Snapshot:
       WEFT_TRY_STATUS(snapshot(submitted));
       break;
+    case TaskKind::Pass:
+    case TaskKind::Begin:
+      return fail(ErrorCode::Internal, "a pass of a stage that does not serve");
   }
   return submitted.busy->stop();
 }

@@ -45,9 +45,9 @@ dag::Tensor tensor_with(dag::DType dtype, T usual, T one) {
   return tensor;
 }
 
-TEST(Encoding, WhatIsLearntFromHasNoNaNAndNoInfinityButMinus) {
+TEST(Encoding, WhatIsLearntFromOrServedHasNoNaNAndNoInfinityButMinus) {
   const auto may = [](const dag::Tensor& tensor, proto::ProgramKind program = proto::ProgramKind::Train) {
-    return may_be_learnt_from({.program = program, .spec = tensor.spec()}, tensor);
+    return is_fit({.program = program, .spec = tensor.spec()}, tensor);
   };
   constexpr float kInfinity = std::numeric_limits<float>::infinity(),
                   kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -57,6 +57,7 @@ TEST(Encoding, WhatIsLearntFromHasNoNaNAndNoInfinityButMinus) {
   for (const float bad : {kInfinity, kNaN, -kNaN, std::numeric_limits<float>::signaling_NaN()}) {
     EXPECT_FALSE(may(tensor_with<float>(dag::DType::F32, -kInfinity, bad))) << bad;
     EXPECT_FALSE(may(tensor_with<double>(dag::DType::F64, 1, double{bad}))) << bad;
+    EXPECT_FALSE(may(tensor_with<float>(dag::DType::F32, 1, bad), proto::ProgramKind::Serve));
     EXPECT_TRUE(may(tensor_with<float>(dag::DType::F32, 1, bad), proto::ProgramKind::Evaluate));
     EXPECT_TRUE(may(tensor_with<float>(dag::DType::F32, 1, bad), proto::ProgramKind::Predict));
   }

@@ -50,6 +50,24 @@ TEST(Inbox, HandsEachTensorOnceToTheSegmentThatReadsIt) {
   EXPECT_TRUE(inbox.take(segment_of(1, 1)).received.empty());
 }
 
+TEST(Inbox, HandsAPassOnWithAllItsEdges) {
+  Inbox inbox(std::make_shared<const proto::AssignStage>());
+  const dag::Tensor rows = dag::make_tensor({2}, std::vector<float>{4, 4});
+  for (const auto& [pass, edge] : {std::pair{5u, 1u}, {6u, 0u}, {5u, 0u}}) {
+    proto::TensorHeader header{.step = pass, .microbatch = 2, .edge = edge};
+    header.program = proto::ProgramKind::Serve;
+    inbox.keep(header, rows);
+  }
+  const Task five{.kind = TaskKind::Pass, .key = {proto::ProgramKind::Serve, 5, 0}};
+  const auto taken = inbox.take(five);
+  ASSERT_EQ(taken.received.size(), 2u);
+  EXPECT_EQ(taken.received[0].first, 1u);
+  EXPECT_EQ(taken.received[1].first, 0u);
+  EXPECT_TRUE(inbox.take(five).received.empty());
+  EXPECT_TRUE(
+      inbox.take({.kind = TaskKind::Begin, .key = {proto::ProgramKind::Serve, 6, 0}}).received.empty());
+}
+
 TEST(Inbox, KeepsDataUntilItsMicrobatchIsFinishedWith) {
   Inbox inbox(two_segments());
   const MicrobatchKey key = segment_of(3, 0).key;

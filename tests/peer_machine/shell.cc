@@ -105,6 +105,7 @@ void Shell::act(peer::PeerEffects effects) {
                    },
                    [&](peer::AskDevice&) { ++device_asked; },
                    [&](peer::RunTask& task) { tasks.push_back(task); },
+                   [&](peer::PassRequest& request) { requests.push_back(std::move(request)); },
                    [&](peer::FetchData& fetch) { data.push_back(fetch); },
                    [&](peer::DropMicrobatches& drop) {
                      dropped_microbatches.insert(dropped_microbatches.end(), drop.keys.begin(),
@@ -190,7 +191,7 @@ void Shell::load(const proto::AssignStage& assign) {
   answer_fetches();
   ASSERT_TRUE(runner.has_value());
   ASSERT_TRUE(links.has_value());
-  act(peer.on_runner_made(now, runner->generation, peer::RunnerSize{Bytes{100}, Bytes{10}}));
+  act(peer.on_runner_made(now, runner->generation, peer::RunnerSize{Bytes{100}, Bytes{10}, edges}));
   act(peer.on_links_up(now, links->generation));
   EXPECT_EQ(told_of<proto::StageReady>().size(), 1u);
 }

@@ -73,11 +73,13 @@ struct Shell {
   std::deque<peer::FetchBlob> fetches;
   std::deque<peer::FetchData> data;
   std::deque<peer::RunTask> tasks;
+  std::vector<peer::PassRequest> requests;
   std::deque<peer::OfferBlobs> offers;
   std::deque<peer::UploadBlob> puts;
   std::vector<peer::MicrobatchKey> dropped_microbatches;
   std::optional<peer::MakeRunner> runner;
   std::optional<peer::OpenLinks> links;
+  std::vector<dag::RowSpec> edges;  // that a runner which serves says it has
   std::vector<peer::Probe> probes;
   std::set<Digest> memory;    // bytes that the shell holds
   std::set<Digest> stored;    // at the broker

@@ -1,0 +1,244 @@
+#include "peer/service/serve_runner.h"
+
+#include <algorithm>
+
+#include "dag/op_table.h"
+#include "peer/backend/reference/reference_kernels.h"
+#include "peer/machine/serve_requests.h"
+
+namespace weft::peer {
+
+using proto::ServeEnd;
+using proto::ServeProgress;
+
+namespace {
+
+serve::RingOptions options_of(const proto::ServeProgram& program) {
+  return {.rows_max = program.rows_max,
+          .passes_max = program.passes_max,
+          .sequences_max = program.sequences_max,
+          .positions_max = static_cast<int64_t>(program.positions_max),
+          .waiting_max = ServeRequests::kWaitingMax};
+}
+
+serve::Request request_of(const proto::ServeRequest& request) {
+  return {.prompt = request.tokens,
+          .tokens_max = static_cast<int64_t>(request.tokens_max),
+          .sampling = {.temperature = request.temperature,
+                       .top_p = request.top_p,
+                       .top_k = static_cast<int64_t>(request.top_k),
+                       .seed = request.seed,
+                       .alternatives = request.alternatives ? int64_t{*request.alternatives} : -1},
+          .ends = request.ends};
+}
+
+ServeEnd end_of(serve::Finish finish) {
+  switch (finish) {
+    case serve::Finish::Stop:
+      return ServeEnd::Stop;
+    case serve::Finish::Length:
+      return ServeEnd::Length;
+    case serve::Finish::Cancelled:
+      return ServeEnd::Cancelled;
+    case serve::Finish::Failed:
+      break;
+  }
+  return ServeEnd::Failed;
+}
+
+proto::ServedToken token_of(const serve::Draw& draw) {
+  return {draw.token, draw.log_probability, draw.alternatives};
+}
+
+Result<dag::Weights> weights_of(const proto::AssignStage& assignment,
+                                const StageRunner::TensorSource& tensors) {
+  dag::Weights weights;
+  for (const proto::TensorReference& reference : assignment.tensors)
+    if (dag::is_weight(reference.key.slot)) {
+      WEFT_TRY(weights[reference.key.name], tensors(reference));
+    }
+  return weights;
+}
+
+Status check_ranges(const std::vector<dag::PartRange>& ranges, uint32_t parts) {
+  for (const dag::PartRange& range : ranges)
+    if (range.begin >= range.end || range.end > parts)
+      return fail(ErrorCode::InvalidArgument, "parts " + std::to_string(range.begin) + " to " +
+                                                  std::to_string(range.end) + " of a model that has " +
+                                                  std::to_string(parts));
+  return {};
+}
+
+// Of all positions that may be granted. No more than that: the plan has found room for so many.
+int64_t bytes_of_caches(const proto::ServeProgram& program, const serve::Stage& stage, int64_t context) {
+  const double positions =
+      std::min(static_cast<double>(program.positions_max),
+               static_cast<double>(program.sequences_max) * static_cast<double>(context));
+  const double bytes = static_cast<double>(stage.bytes_of(context).value) / static_cast<double>(context);
+  constexpr double kMost = 1e18;
+  return static_cast<int64_t>(std::min(positions * bytes, kMost));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServeRunner>> ServeRunner::create(std::shared_ptr<const proto::AssignStage> assignment,
+                                                         const StageRunner::TensorSource& tensors,
+                                                         Backend& backend) {
+  std::unique_ptr<ServeRunner> runner(new ServeRunner(std::move(assignment), backend));
+  WEFT_TRY_STATUS(runner->load(tensors));
+  return runner;
+}
+
+Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
+  const proto::ServeProgram& program = *assignment_->serve;
+  WEFT_TRY(const MemoryUse before, backend_.memory());
+  WEFT_TRY(const dag::Weights weights, weights_of(*assignment_, tensors));
+  WEFT_TRY(auto derived, dag::Incremental::derive(program.graph, dag::op_table(),
+                                                  {.tokens = program.tokens,
+                                                   .logits = program.logits,
+                                                   .evaluate = evaluate_reference,
+                                                   .weights = &weights}));
+  const auto model = std::make_shared<const dag::Incremental>(std::move(derived));
+  WEFT_TRY_STATUS(check_ranges(program.ranges, serve::part_count(*model)));
+  WEFT_TRY(auto stage, serve::Stage::create(model, program.ranges, weights, std::make_shared<State>(backend_),
+                                            program.rows_max));
+  WEFT_TRY(const MemoryUse after, backend_.memory());
+  bytes_ = {after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
+  return make_ring(model, std::move(stage));
+}
+
+Status ServeRunner::make_ring(std::shared_ptr<const dag::Incremental> model,
+                              std::unique_ptr<serve::Stage> stage) {
+  const proto::ServeProgram& program = *assignment_->serve;
+  const serve::RingOptions options = options_of(program);
+  if (assignment_->seat.stage == 0) {
+    WEFT_TRY(entry_, serve::RingEntry::create(std::move(model), program.ranges, std::move(stage), options));
+  } else {
+    WEFT_TRY(stage_,
+             serve::RingStage::create(std::move(model), program.ranges.front(), std::move(stage), options));
+  }
+  return {};
+}
+
+const std::vector<dag::RowSpec>& ServeRunner::edges() const {
+  return entry_ ? entry_->edges_in() : stage_->edges_in();
+}
+
+// ---- requests
+
+ServeProgress& ServeRunner::told_of(uint64_t request, uint64_t first) {
+  if (told_.empty() || told_.back().request != request)
+    told_.push_back({.run = assignment_->run,
+                     .plan_version = assignment_->plan_version,
+                     .request = request,
+                     .first = first});
+  return told_.back();
+}
+
+void ServeRunner::on_end(uint64_t request, uint64_t first, ServeEnd end, const Status& status) {
+  ids_.erase(request);
+  ServeProgress& told = told_of(request, first);
+  told.end = end;
+  if (!status) told.error = status.error();
+}
+
+void ServeRunner::add(const proto::ServeRequest& request) {
+  if (!entry_) return;
+  const uint64_t number = request.request;
+  const auto next = std::make_shared<uint64_t>(request.tokens.size());  // position
+  serve::Listener listener{.on_token =
+                               [this, number, next](const serve::Generated& generated) {
+                                 told_of(number, *next).tokens.push_back(token_of(generated.draw));
+                                 ++*next;
+                                 return true;
+                               },
+                           .on_end =
+                               [this, number, next](serve::Finish finish, const Status& status) {
+                                 on_end(number, *next, end_of(finish), status);
+                               }};
+  const auto added = entry_->add(request_of(request), std::move(listener));
+  if (added)
+    ids_[number] = *added;
+  else
+    on_end(number, *next, ServeEnd::Failed, fail(added.error()));
+}
+
+void ServeRunner::cancel(uint64_t request) {
+  if (const auto id = ids_.find(request); entry_ && id != ids_.end()) entry_->cancel(id->second);
+}
+
+// ---- passes
+
+Result<TaskOutcome> ServeRunner::run(const Task& task, Tensors tensors, const Send& send) {
+  if (failed_) return fail(ErrorCode::Cancelled, "a task before this one failed");
+  TaskOutcome outcome;
+  WEFT_TRY(const auto busy, backend_.start_timer());
+  const Status done = run_now(task, std::move(tensors), send, outcome);
+  failed_ = !done;
+  if (failed_) return fail(done.error());
+  WEFT_TRY_STATUS(busy->stop());
+  WEFT_TRY(outcome.busy, busy->elapsed());
+  outcome.served = std::exchange(told_, {});
+  outcome.under_way = entry_ ? static_cast<uint32_t>(entry_->under_way()) : 0;
+  return outcome;
+}
+
+Status ServeRunner::run_now(const Task& task, Tensors tensors, const Send& send, TaskOutcome& outcome) {
+  if (task.kind == TaskKind::Pass) {
+    WEFT_TRY(const serve::Pass pass, pass_of(task.key.step, std::move(tensors)));
+    if (stage_) {
+      WEFT_TRY(const serve::Pass out, stage_->run(pass));
+      pass_on(out, stage_->edges_out(), send);
+      return {};
+    }
+    WEFT_TRY([[maybe_unused]] const auto tick, entry_->finish(pass));
+  }
+  return entry_ ? begin(send, outcome) : Status{};
+}
+
+// One that is alone computes a pass at a time, so that requests are heard in between.
+Status ServeRunner::begin(const Send& send, TaskOutcome& outcome) {
+  for (;;) {
+    WEFT_TRY(const serve::RingEntry::Step step, entry_->next());
+    if (step.send) pass_on(*step.send, entry_->edges_out(), send);
+    if (step.tick.idle) return {};
+    if (!entry_->is_alone()) continue;
+    outcome.more = true;
+    return {};
+  }
+}
+
+// Where a pass has nothing but ends, no rows belong to it; it comes over each edge all the same.
+Result<serve::Pass> ServeRunner::pass_of(uint64_t number, Tensors tensors) const {
+  const serve::PassLimits limits = entry_ ? entry_->limits() : stage_->limits();
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (tensors.size() != edges().size()) return fail(ErrorCode::Internal, "a pass that is not whole");
+  std::vector<dag::Tensor> by_edge;
+  for (auto& [edge, tensor] : tensors) by_edge.push_back(std::move(tensor));
+  WEFT_TRY(const auto pieces, serve::pieces_from(by_edge.front(), limits));
+  const size_t count = serve::edge_count(pieces, edges());
+  for (size_t edge = count; edge < by_edge.size(); ++edge)
+    if (by_edge[edge].element_count() != 0)
+      return fail(ErrorCode::InvalidArgument, "rows of a pass that has nothing but ends");
+  return serve::pass_from(number, std::span(by_edge).first(count), edges(), limits);
+}
+
+void ServeRunner::pass_on(const serve::Pass& pass, std::span<const dag::RowSpec> edges, const Send& send) {
+  std::vector<dag::Tensor> tensors = serve::tensors_of(pass, edges);
+  for (size_t edge = tensors.size(); edge < edges.size(); ++edge)
+    tensors.emplace_back(dag::TensorSpec{edges[edge].dtype, {0, edges[edge].width}});
+  proto::TensorHeader header{.run = assignment_->run,
+                             .plan_version = assignment_->plan_version,
+                             .step = pass.number,
+                             .microbatch = static_cast<uint32_t>(pass.number - last_sent_),
+                             .program = proto::ProgramKind::Serve,
+                             .replica = static_cast<uint16_t>(assignment_->seat.replica)};
+  last_sent_ = pass.number;
+  for (const dag::Tensor& tensor : tensors) {
+    header.spec = tensor.spec();
+    send(header, tensor);
+    ++header.edge;
+  }
+}
+
+}  // namespace weft::peer
