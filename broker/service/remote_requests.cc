@@ -297,7 +297,8 @@ void RemoteRequests::count_token(Open& open, Instant now) {
 
 void RemoteRequests::take_end(uint64_t id, const proto::ServeProgress& progress, Instant now) {
   Open& open = open_.at(id);
-  if (*progress.end == proto::ServeEnd::Cancelled) return try_later(open, now);
+  if (*progress.end == proto::ServeEnd::Cancelled)  // by nobody here
+    return take_failure(id, {ErrorCode::Cancelled, "who computes '" + name_ + "' has given it up"}, now);
   if (*progress.end == proto::ServeEnd::Failed)
     return take_failure(id, progress.error.value_or(Error{ErrorCode::Internal, "the entry does not say why"}),
                         now);
@@ -316,8 +317,10 @@ void RemoteRequests::take_failure(uint64_t id, Error error, Instant now) {
   end(id, Finish::Failed, fail(std::move(error)));
 }
 
+// Under another number: by this one the entry would tell the same end again.
 void RemoteRequests::try_later(Open& open, Instant now) {
   by_number_.erase(open.number);
+  open.number = next_number_++;
   open.is_at_entry = open.has_gap = false;
   open.not_before = now + options_.pause;
   ++open.tries;

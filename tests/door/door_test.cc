@@ -369,7 +369,6 @@ TEST(Door, WhoReadsTooSlowlyIsClosedAndOthersGoOn) {
                      {"stream", true},   {"max_tokens", 4000},
                      {"logprobs", true}, {"top_logprobs", 20}};
   ASSERT_TRUE(slow.send(post("/v1/chat/completions", much.dump())));
-  EXPECT_EQ(slow.read_reply().status, 200);
   bool is_closed = false;
   const auto end = std::chrono::steady_clock::now() + web::test::kPatience;
   while (!is_closed && std::chrono::steady_clock::now() < end) {
