@@ -7,7 +7,7 @@
 namespace weft::configs {
 namespace {
 
-constexpr uint64_t kContextMax = uint64_t{1} << 32;
+constexpr uint64_t kContextMax = uint64_t{1} << 20;  // as of a request's tokens
 constexpr uint64_t kSequencesMax = 4096, kRowsMax = 4096;
 constexpr size_t kNameMax = 256;
 constexpr std::string_view kMeaningless[] = {
