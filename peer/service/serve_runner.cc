@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dag/op_table.h"
+#include "peer/backend/host/host_memory.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/machine/serve_requests.h"
 
@@ -69,6 +70,35 @@ Status check_ranges(const std::vector<dag::PartRange>& ranges, uint32_t parts) {
   return {};
 }
 
+std::map<std::string, dag::TensorSpec> weights_read(const dag::Incremental& model,
+                                                    const std::vector<dag::PartRange>& ranges) {
+  std::map<std::string, dag::TensorSpec> read;
+  for (const dag::PartRange& range : ranges)
+    for (uint32_t part = range.begin; part < range.end; ++part) {
+      const dag::Graph graph = part % 2 == 0 ? model.rows(part / 2, 1) : model.attending(part / 2, 1, 1);
+      for (const dag::Initializer& initializer : graph.initializers())
+        read.emplace(initializer.name, graph.spec(initializer.value));
+    }
+  return read;
+}
+
+// There may be no room for them twice: each is let go of while it is written.
+Status move_to_device(const std::map<std::string, dag::TensorSpec>& read, dag::Weights& weights,
+                      State& state) {
+  std::vector<State::Claim> claims;
+  for (const auto& [name, spec] : read)
+    if (weights.contains(name)) claims.push_back({dag::of_initializer(name), spec});
+  WEFT_TRY_STATUS(state.claim(claims));
+  for (const State::Claim& claim : claims) {
+    const auto taken = weights.extract(claim.key.name);
+    const dag::Tensor& tensor = taken.mapped();
+    WEFT_TRY_STATUS(state.write(claim.key, tensor, [&](std::span<const std::byte> bytes) {
+      if (!tensor.is_shared()) give_up_contents(bytes);
+    }));
+  }
+  return {};
+}
+
 // Of all positions that may be granted. No more than that: the plan has found room for so many.
 int64_t bytes_of_caches(const proto::ServeProgram& program, const serve::Stage& stage, int64_t context) {
   const double positions =
@@ -92,7 +122,7 @@ Result<std::unique_ptr<ServeRunner>> ServeRunner::create(std::shared_ptr<const p
 Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
   const proto::ServeProgram& program = *assignment_->serve;
   WEFT_TRY(const MemoryUse before, backend_.memory());
-  WEFT_TRY(const dag::Weights weights, weights_of(*assignment_, tensors));
+  WEFT_TRY(dag::Weights weights, weights_of(*assignment_, tensors));
   WEFT_TRY(auto derived, dag::Incremental::derive(program.graph, dag::op_table(),
                                                   {.tokens = program.tokens,
                                                    .logits = program.logits,
@@ -100,8 +130,9 @@ Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
                                                    .weights = &weights}));
   const auto model = std::make_shared<const dag::Incremental>(std::move(derived));
   WEFT_TRY_STATUS(check_ranges(program.ranges, serve::part_count(*model)));
-  WEFT_TRY(auto stage, serve::Stage::create(model, program.ranges, weights, std::make_shared<State>(backend_),
-                                            program.rows_max));
+  const auto state = std::make_shared<State>(backend_);
+  WEFT_TRY_STATUS(move_to_device(weights_read(*model, program.ranges), weights, *state));
+  WEFT_TRY(auto stage, serve::Stage::create(model, program.ranges, weights, state, program.rows_max));
   WEFT_TRY(const MemoryUse after, backend_.memory());
   bytes_ = {after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
   return make_ring(model, std::move(stage));
