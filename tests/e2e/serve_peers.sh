@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# A model that peers serve together: a broker with its HTTP door, and peers that have a stage each. What is asked over the
+# door has the text of one machine, also while peers of stages are killed, the entry's among them.
+#   serve_peers.sh [--quick] [--kills N]
+source "$(dirname "$0")/cluster.sh"
+kills=12
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) kills=3 ;;
+    --kills) kills=$2; shift ;;
+    *) echo "usage: serve_peers.sh [--quick] [--kills N]" >&2; exit 2 ;;
+  esac
+  shift
+done
+cluster_begin
+cp examples/gpt/model.onnx "$work/gpt.onnx"
+cat >"$work/job.yaml" <<YAML
+format: 1
+task: serve
+model: gpt.onnx
+serve: {name: gpt, chat_template: plain}
+placement: {stages: 3}
+YAML
+peers=(a b c d e)
+prompt='Once upon' texts=8 length=110  # 128 positions, the prompt's among them
+
+# Sets `url`, the door's.
+start_broker_with_door() {
+  local line
+  start_broker --http "${url:-127.0.0.1:0}" --lease 3s
+  url=
+  while [ -z "$url" ] && read -r -t 60 line <&"$broker_out"; do
+    [[ $line != "served models: http://"* ]] || url=${line#served models: http://}
+  done
+  url=${url%/v1}
+  [ -n "$url" ] || fail "the broker does not say where models are served"
+}
+peer() { start_peer "$1" --device cpu:1 --listen 127.0.0.1:0; }
+generate() { "$weft" generate "$@" --prompt "$prompt" --length "$length"; }
+from_door() { generate --url "http://$url/v1" --seed "$1"; }
+expect() {  # expect WHAT PATTERN TEXT
+  grep -q -- "$2" <<<"$3" || fail "$1: expected $2 in: ${3:0:600}"
+  echo "ok: $1"
+}
+
+start_broker_with_door
+for name in "${peers[@]}"; do peer "$name"; done
+submit_job "$work/job.yaml"
+wait_for_log "$work/broker.log" 'reason="serves as gpt"'
+for ((seed = 1; seed <= texts; ++seed)); do generate "$work/gpt.onnx" --threads 1 --seed "$seed" >"$work/file.$seed"; done
+
+# All at once: each the text that it has alone, on one machine. The first comes through a pipe.
+ask_all() {
+  local pipe=$work/door.pipe seed
+  asked=()
+  rm -f "$pipe"; mkfifo "$pipe"
+  from_door 1 >"$pipe" 2>"$work/door.1.err" & asked+=($!)
+  exec {first}<"$pipe"
+  for ((seed = 2; seed <= texts; ++seed)); do from_door "$seed" >"$work/door.$seed" 2>"$work/door.$seed.err" & asked+=($!); done
+  head -c $((${#prompt} + 10)) <&"$first" >"$work/door.1"  # it has begun
+}
+take_all() {  # take_all WHAT
+  local seed
+  cat <&"$first" >>"$work/door.1"
+  exec {first}<&-
+  for ((seed = 1; seed <= texts; ++seed)); do
+    wait "${asked[seed - 1]}" || fail "$1: a text ended otherwise: $(cat "$work/door.$seed.err")"
+    cmp -s "$work/file.$seed" "$work/door.$seed" || fail "$1: seed $seed has another text than on one machine"
+  done
+  echo "ok: $1: $texts texts are those of one machine"
+}
+from_door 1 >"$work/alone"
+same_file "three stages and one machine" "$work/file.1" "$work/alone"
+ask_all
+take_all "at once"
+expect "the status says what it serves" 'serves as gpt' "$("$weft" status "$job_number")"
+
+stage_of() { "$weft" status "$job_number" | awk -v stage="$1" '$1 == "stage" && $2 == stage { print $3 }'; }
+for ((kill = 0; kill < kills; ++kill)); do
+  stage=$((kill % 3 + 1)) # the entry is stage 1
+  victim=$(stage_of "$stage")
+  [ -n "$victim" ] || fail "nobody has stage $stage"
+  ask_all
+  lose_peer "$victim"
+  take_all "the peer of stage $stage was killed"
+  peer "$victim"
+done
+
+"$weft" stop "$job_number" >/dev/null
+finish_job
+[ "$RESULT" = stopped ] || fail "the job ended otherwise: $LINE"
+if from_door 1 2>"$work/refused" >/dev/null; then fail "a job that was stopped goes on serving"; fi
+expect "a model that was stopped is not there" "serves no model" "$(cat "$work/refused")"
