@@ -11,6 +11,7 @@
 #include "cli/report.h"
 #include "cli/results.h"
 #include "cli/say.h"
+#include "cli/served_result.h"
 #include "cli/signals.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
@@ -114,7 +115,7 @@ class Submit {
 
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
-    WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
+    WEFT_TRY(const train::OpenedJob opened, open());
     serves_ = opened.job.task == configs::Task::Serve;
     if (!options_.detach && !serves_)
       WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
@@ -153,6 +154,15 @@ class Submit {
   }
 
  private:
+  Result<train::OpenedJob> open() {
+    WEFT_TRY(train::OpenedJob opened, train::open_job(options_.job, options_.sets));
+    if (!opened.job.model_of) return opened;
+    WEFT_TRY(result_, fetch_result_file(options_.broker, *opened.job.model_of));
+    std::vector<std::string> sets = options_.sets;
+    sets.push_back("model=" + result_.model.string());
+    return train::open_job(options_.job, sets);
+  }
+
   Status connect_and_upload(const train::Submission& submission) {
     WEFT_TRY(client_, access_->connect());
     return upload(*client_, submission);
@@ -270,6 +280,7 @@ class Submit {
   std::unique_ptr<Client> client_;
   proto::JobNumber job_ = 0;
   bool serves_ = false;
+  ResultFile result_{};  // where the job's model is another job's result
   std::chrono::steady_clock::time_point started_;
 };
 

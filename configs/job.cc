@@ -313,6 +313,28 @@ void record_locations(const Node& node, const std::string& path,
     record_locations(node.items[i], path + "[" + std::to_string(i) + "]", into);
 }
 
+// "job:3", what job 3 has learnt; nothing for what is the name of a file.
+std::optional<uint64_t> job_named(const Node& node) {
+  constexpr std::string_view kPrefix = "job:";
+  if (node.kind != Node::Kind::Scalar || !node.text.starts_with(kPrefix)) return std::nullopt;
+  uint64_t number = 0;
+  const char* end = node.text.data() + node.text.size();
+  const auto [rest, error] = std::from_chars(node.text.data() + kPrefix.size(), end, number);
+  if (error != std::errc() || rest != end || number == 0) return std::nullopt;
+  return number;
+}
+
+void read_model(MapReader& root, const Node& node, const PathRules& rules, Job& job) {
+  job.model_of = job_named(node);
+  if (!job.model_of)
+    job.model = read_file(root, node, "model", rules);
+  else if (job.task != Task::Serve)
+    root.problem(node.where, "`model: " + node.text +
+                                 "` goes with `task: serve`; here name the ONNX file: `weft "
+                                 "fetch " +
+                                 std::to_string(*job.model_of) + " -o FILE` writes it");
+}
+
 Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* asked = nullptr) {
   Job job;
   job.source = options.source;
@@ -324,9 +346,10 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* a
       format && root.parse_count(*format, "format", 0, kStepsMax).value_or(1) != 1)
     root.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1",
                  ErrorCode::VersionMismatch);
-  job.model = read_file_path(root, "model", "name the ONNX file", rules);
+  const Node* model = root.require("model", "name the ONNX file");
   job.task =
       root.choice(root.require("task", "say train, predict or serve"), "task", kTasks).value_or(Task::Train);
+  if (model != nullptr) read_model(root, *model, rules, job);
   if (job.task == Task::Serve)
     read_serve(root, rules, problems, job);
   else

@@ -46,9 +46,10 @@ struct InputValue {
 
 // Its terms of training and its borders are members like the others.
 struct Job : dag::TrainingTerms, dag::Borders {
-  std::string source;         // the file's name, for messages
-  bool from_options = false;  // it was made of a command's options: messages speak of them, not of keys
-  std::filesystem::path model;
+  std::string source;           // the file's name, for messages
+  bool from_options = false;    // it was made of a command's options: messages speak of them, not of keys
+  std::filesystem::path model;  // empty where model_of has a value
+  std::optional<uint64_t> model_of;  // "job:3": what that job has learnt; of Task::Serve alone
   Task task = Task::Train;
   std::map<std::string, std::string> inputs;       // graph input <- data column
   std::map<std::string, InputValue> input_values;  // graph input <- its value; none of `inputs`

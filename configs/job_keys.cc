@@ -10,7 +10,8 @@ constexpr JobKey kFile[] = {
      .otherwise = "1",
      .takes = "`1`"},
     {.path = "model",
-     .meaning = "The ONNX file. Paths are relative to the folder of the job file.",
+     .meaning = "The ONNX file. Paths are relative to the folder of the job file. A job that serves may name "
+                "`job:3` instead: what job 3 of the same broker has learnt.",
      .example = "model: model.onnx"},
     {.path = "task",
      .meaning = "What is done with the model. `serve` answers requests until it is stopped.",
