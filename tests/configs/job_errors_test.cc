@@ -274,8 +274,8 @@ TEST(JobErrors, AJobThatServesMayNameTheResultOfAnother) {
   EXPECT_TRUE(job->model.empty());
   for (const char* file : {"model=job:", "model=job:0", "model=job:x", "model=job:1x", "model=job:-1",
                            "model=job:99999999999999999999"}) {
-    const auto other =
-        parse_job(kServes, std::vector<std::string>{file}, {.source = "job.yaml", .check_files = false});
+    const auto other = parse_job(kServes, std::vector<std::string>{file},
+                                 {.source = "job.yaml", .folder = {}, .check_files = false});
     ASSERT_TRUE(other.has_value()) << file;
     EXPECT_FALSE(other->model_of.has_value()) << file;
   }
