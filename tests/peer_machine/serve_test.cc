@@ -137,6 +137,38 @@ TEST(Serve, AStageLoadsAsAnyOtherAndKeepsNoBlob) {
   EXPECT_EQ(shell.peer.stages(), 0u);
 }
 
+TEST(Serve, AStageHasToFitWhatIsOffered) {
+  for (const int64_t offer : {99, 100}) {
+    peer::PeerOptions options;
+    options.session.hello.device.emplace().memory = Bytes{offer};
+    Shell shell(options);
+    shell.join();
+    shell.say(serving(0, 1));
+    shell.answer_fetches();
+    ASSERT_TRUE(shell.runner.has_value());
+    shell.act(shell.peer.on_links_up(shell.now, shell.peer.generation()));
+    shell.act(shell.peer.on_runner_made(shell.now, shell.peer.generation(), peer::RunnerSize{Bytes{100}}));
+    const auto failed = shell.told_of<proto::StageFailed>();
+    EXPECT_EQ(failed.size(), offer < 100 ? 1u : 0u);
+    EXPECT_EQ(shell.told_of<proto::StageReady>().size(), offer < 100 ? 0u : 1u);
+    for (const auto& one : failed) EXPECT_EQ(one.error.code, ErrorCode::ResourceExhausted);
+  }
+}
+
+// What was stood by for is there at once, and what others fetch here stays until the first request.
+TEST(Serve, TensorsThatAreHereAreNotFetchedAndAreLent) {
+  Shell shell;
+  shell.join();
+  shell.say(proto::StandBy{.run = 1, .step = 0, .tensors = {tensor_of("w0", "a"), tensor_of("w1", "b")}});
+  shell.answer_fetches();
+  proto::AssignStage assign = serving(0, 1);
+  assign.lends = {digest_of("b")};
+  shell.load(assign);
+  EXPECT_EQ(shell.memory, std::set<Digest>{digest_of("b")});
+  shell.say(proto::ServeRequest{.run = 1, .plan_version = 1, .request = 1, .tokens = {1}, .tokens_max = 1});
+  EXPECT_TRUE(shell.memory.empty());
+}
+
 TEST(Serve, AStageWithoutItsPlaceInARingIsRefused) {
   const std::vector<std::pair<const char*, std::function<void(proto::AssignStage&)>>> kBad{
       {"no link to the stage behind", [](auto& assign) { assign.links.pop_back(); }},
