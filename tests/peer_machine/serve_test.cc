@@ -1,11 +1,9 @@
-// A stage of a served model: passes that come from the stage before it, requests at the entry, and what the
-// broker is told of them, also when it was away.
+// A stage of a served model: how it is loaded, and passes that come from the stage before it.
 #include <algorithm>
 #include <functional>
 
 #include "base/rng.h"
-#include "dag/op_table.h"
-#include "tests/peer_machine/shell.h"
+#include "tests/peer_machine/serving.h"
 
 namespace weft::test {
 namespace {
@@ -17,110 +15,6 @@ using peer::TaskKind;
 using proto::ServeEnd;
 using proto::ServeProgress;
 using proto::TensorHeader;
-
-constexpr uint32_t kPassesMax = 3;
-const std::vector<dag::RowSpec> kEdges{
-    {"pieces", dag::DType::I64, 5}, {"hidden", dag::DType::F32, 16}, {"mask", dag::DType::Bool, 2}};
-
-// Stage `seat` of a ring of so many. The graph is of no matter to the machine.
-proto::AssignStage serving(uint32_t seat, uint32_t stages) {
-  dag::GraphBuilder builder(dag::op_table());
-  const dag::ValueId x = builder.input("x", {dag::DType::F32, {16}});
-  const dag::ValueId w = builder.initializer("w0", {dag::DType::F32, {16}}, dag::InitializerRole::Parameter);
-  builder.output("y", builder.add(dag::OpKind::Add, {x, w}), dag::OutputRole::Prediction);
-  proto::AssignStage assign;
-  assign.run = 1;
-  assign.plan_version = 1;
-  assign.seat = {seat};
-  assign.stage_count = stages;
-  assign.tensors = {tensor_of("w0", "a")};
-  proto::ServeProgram& serve = assign.serve.emplace();
-  serve.graph = std::make_shared<const dag::Graph>(builder.finish());
-  serve.ranges = {{1, 2}};
-  if (seat == 0)
-    serve.ranges =
-        stages == 1 ? std::vector<dag::PartRange>{{0, 3}} : std::vector<dag::PartRange>{{0, 1}, {2, 3}};
-  serve.rows_max = 8;
-  serve.passes_max = kPassesMax;
-  serve.sequences_max = 4;
-  serve.positions_max = 100;
-  for (uint32_t stage = 0; stage < stages; ++stage)
-    if (stage != seat) assign.links.push_back({.seat = {stage}});
-  return assign;
-}
-
-TensorHeader tensor_of_pass(uint64_t pass, uint32_t edge, uint32_t behind = 1, int64_t rows = 2) {
-  TensorHeader header{.run = 1, .plan_version = 1, .step = pass, .microbatch = behind, .edge = edge};
-  header.program = proto::ProgramKind::Serve;
-  header.spec = {kEdges[edge].dtype, {rows, kEdges[edge].width}};
-  return header;
-}
-
-struct Serving : Shell {
-  Serving(uint32_t seat, uint32_t stages, peer::PeerOptions options = {}) : Shell(std::move(options)) {
-    if (stages > 1) edges = kEdges;
-    join();
-    load(serving(seat, stages));
-    told.clear();
-  }
-  bool come(const TensorHeader& header, uint32_t from = 0) {
-    bool accepted = false;
-    act(peer.on_tensor(now, peer.generation(), {from}, header, accepted));
-    return accepted;
-  }
-  void come_whole(uint64_t pass, uint32_t behind = 1, uint32_t from = 0) {
-    for (uint32_t edge = 0; edge < kEdges.size(); ++edge)
-      EXPECT_TRUE(come(tensor_of_pass(pass, edge, behind), from));
-  }
-  void request(uint64_t number, size_t prompt, uint64_t tokens_max = 10) {
-    say(proto::ServeRequest{.run = 1,
-                            .plan_version = 1,
-                            .request = number,
-                            .tokens = std::vector<int64_t>(prompt, 7),
-                            .tokens_max = tokens_max});
-  }
-  // The task at hand; what it came to.
-  void finish(peer::TaskOutcome outcome = {}) {
-    ASSERT_FALSE(tasks.empty());
-    const peer::RunTask task = tasks.front();
-    tasks.pop_front();
-    act(peer.on_task_done(now, task.generation, task.task, outcome));
-  }
-  void fail_task(ErrorCode code) {
-    ASSERT_FALSE(tasks.empty());
-    act(peer.on_task_done(now, tasks.front().generation, tasks.front().task,
-                          tl::unexpected(Error{code, "no"})));
-  }
-  std::vector<ServeProgress> take_progress() {
-    auto progress = told_of<ServeProgress>();
-    told.clear();
-    return progress;
-  }
-  // The broker is there all the time.
-  void live(Duration time) {
-    for (; time > Duration{}; time -= 1s) {
-      welcome();
-      tick(1s);
-    }
-  }
-  const ServeRequests& requests_here() const { return *peer.stage()->serve()->requests(); }
-  std::optional<proto::StageFailed> failure() const {
-    const auto failed = told_of<proto::StageFailed>();
-    return failed.empty() ? std::nullopt : std::optional(failed.front());
-  }
-};
-
-ServeProgress drawn(uint64_t number, uint64_t first, std::vector<int64_t> tokens,
-                    std::optional<ServeEnd> end = {}) {
-  ServeProgress progress{.run = 1, .plan_version = 1, .request = number, .first = first, .end = end};
-  for (const int64_t token : tokens) progress.tokens.push_back({.token = token});
-  return progress;
-}
-std::vector<int64_t> tokens_of(const ServeProgress& progress) {
-  std::vector<int64_t> tokens;
-  for (const proto::ServedToken& token : progress.tokens) tokens.push_back(token.token);
-  return tokens;
-}
 using Tokens = std::vector<int64_t>;
 
 // ---- loading
@@ -135,6 +29,38 @@ TEST(Serve, AStageLoadsAsAnyOtherAndKeepsNoBlob) {
   shell.say(proto::ReleaseStage{.run = 1, .plan_version = 1});
   EXPECT_EQ(shell.runners_dropped, 1u);
   EXPECT_EQ(shell.peer.stages(), 0u);
+}
+
+TEST(Serve, AStageHasToFitWhatIsOffered) {
+  for (const int64_t offer : {99, 100}) {
+    peer::PeerOptions options;
+    options.session.hello.device.emplace().memory = Bytes{offer};
+    Shell shell(options);
+    shell.join();
+    shell.say(serving(0, 1));
+    shell.answer_fetches();
+    ASSERT_TRUE(shell.runner.has_value());
+    shell.act(shell.peer.on_links_up(shell.now, shell.peer.generation()));
+    shell.act(shell.peer.on_runner_made(shell.now, shell.peer.generation(), peer::RunnerSize{Bytes{100}}));
+    const auto failed = shell.told_of<proto::StageFailed>();
+    EXPECT_EQ(failed.size(), offer < 100 ? 1u : 0u);
+    EXPECT_EQ(shell.told_of<proto::StageReady>().size(), offer < 100 ? 0u : 1u);
+    for (const auto& one : failed) EXPECT_EQ(one.error.code, ErrorCode::ResourceExhausted);
+  }
+}
+
+// What was stood by for is there at once, and what others fetch here stays until the first request.
+TEST(Serve, TensorsThatAreHereAreNotFetchedAndAreLent) {
+  Shell shell;
+  shell.join();
+  shell.say(proto::StandBy{.run = 1, .step = 0, .tensors = {tensor_of("w0", "a"), tensor_of("w1", "b")}});
+  shell.answer_fetches();
+  proto::AssignStage assign = serving(0, 1);
+  assign.lends = {digest_of("b")};
+  shell.load(assign);
+  EXPECT_EQ(shell.memory, std::set<Digest>{digest_of("b")});
+  shell.say(proto::ServeRequest{.run = 1, .plan_version = 1, .request = 1, .tokens = {1}, .tokens_max = 1});
+  EXPECT_TRUE(shell.memory.empty());
 }
 
 TEST(Serve, AStageWithoutItsPlaceInARingIsRefused) {
@@ -337,188 +263,6 @@ TEST(Serve, PassesThatDoNotComeRoundHaveADeadline) {
   ASSERT_TRUE(failed.has_value());
   EXPECT_EQ(failed->error.code, ErrorCode::Timeout);
   EXPECT_EQ(failed->unreachable, plan::Seat{2});
-}
-
-// ---- requests
-
-TEST(Serve, ARequestGoesToTheRunnerAndPassesAreBegun) {
-  Serving shell(0, 1);
-  shell.request(5, 3);
-  ASSERT_EQ(shell.requests.size(), 1u);
-  EXPECT_EQ(std::get<proto::ServeRequest>(shell.requests[0].what).request, 5u);
-  ASSERT_EQ(shell.tasks.size(), 1u);
-  EXPECT_EQ(shell.tasks.front().task.kind, TaskKind::Begin);
-  shell.finish({.served = {drawn(5, 3, {11})}, .more = true});
-  ASSERT_EQ(shell.tasks.size(), 1u) << "there is more to do";
-  shell.finish({.served = {drawn(5, 4, {12, 13}, ServeEnd::Stop)}});
-  EXPECT_TRUE(shell.tasks.empty());
-  const auto progress = shell.take_progress();
-  ASSERT_EQ(progress.size(), 2u);
-  EXPECT_EQ(progress[0].first, 3u);
-  EXPECT_EQ(tokens_of(progress[0]), (Tokens{11}));
-  EXPECT_FALSE(progress[0].end.has_value());
-  EXPECT_EQ(progress[1].first, 4u);
-  EXPECT_EQ(tokens_of(progress[1]), (Tokens{12, 13}));
-  EXPECT_EQ(progress[1].end, ServeEnd::Stop);
-}
-
-TEST(Serve, ARequestThatIsKnownIsToldAgainAndNotDrawnAnew) {
-  Serving shell(0, 2);
-  shell.request(5, 3);
-  shell.finish({.served = {drawn(5, 3, {11, 12, 13})}, .under_way = 1});
-  shell.take_progress();
-  shell.request(5, 4);
-  auto progress = shell.take_progress();
-  ASSERT_EQ(progress.size(), 1u);
-  EXPECT_EQ(progress[0].first, 4u);
-  EXPECT_EQ(tokens_of(progress[0]), (Tokens{12, 13}));
-  shell.request(5, 9);  // it knows more than was drawn: no token, and how far this is
-  progress = shell.take_progress();
-  ASSERT_EQ(progress.size(), 1u);
-  EXPECT_EQ(progress[0].first, 6u);
-  EXPECT_TRUE(progress[0].tokens.empty());
-  shell.come_whole(1, 1, 1);
-  shell.finish({.served = {drawn(5, 6, {14}, ServeEnd::Length)}});
-  shell.take_progress();
-  shell.request(5, 3);
-  progress = shell.take_progress();
-  ASSERT_EQ(progress.size(), 1u);
-  EXPECT_EQ(tokens_of(progress[0]), (Tokens{11, 12, 13, 14}));
-  EXPECT_EQ(progress[0].end, ServeEnd::Length);
-  EXPECT_EQ(shell.requests.size(), 1u);
-  EXPECT_TRUE(shell.tasks.empty());
-}
-
-TEST(Serve, CancellingGoesToTheRunnerAsLongAsTokensAreDrawn) {
-  Serving shell(0, 1);
-  shell.request(5, 3);
-  shell.finish();
-  shell.say(proto::CancelRequest{1, 1, 6});  // unknown
-  EXPECT_TRUE(shell.tasks.empty());
-  shell.say(proto::CancelRequest{1, 1, 5});
-  ASSERT_EQ(shell.requests.size(), 2u);
-  EXPECT_EQ(std::get<proto::CancelRequest>(shell.requests[1].what).request, 5u);
-  ASSERT_EQ(shell.tasks.size(), 1u);
-  shell.finish({.served = {drawn(5, 3, {}, ServeEnd::Cancelled)}});
-  EXPECT_EQ(shell.take_progress().at(0).end, ServeEnd::Cancelled);
-  shell.say(proto::CancelRequest{1, 1, 5});
-  shell.request(5, 3, 0);  // none are wanted
-  EXPECT_EQ(shell.requests.size(), 2u);
-  EXPECT_TRUE(shell.tasks.empty() && shell.told.empty());
-}
-
-TEST(Serve, RequestsAreForTheEntryAlone) {
-  Serving other(1, 2);
-  other.request(5, 3);
-  ASSERT_TRUE(other.failure().has_value());
-  EXPECT_FALSE(other.failure()->unreachable.has_value());
-  Shell training;
-  training.join();
-  training.load(assignment());
-  training.say(proto::CancelRequest{1, 1, 5});
-  EXPECT_EQ(training.told_of<proto::StageFailed>().size(), 1u);
-  Serving entry(0, 2);
-  entry.say(proto::ServeRequest{.run = 2, .plan_version = 1, .request = 1, .tokens = {1}, .tokens_max = 1});
-  entry.say(proto::ServeRequest{.run = 1, .plan_version = 2, .request = 1, .tokens = {1}, .tokens_max = 1});
-  EXPECT_TRUE(entry.requests.empty() && entry.told.empty()) << "of another run, of another plan";
-}
-
-TEST(Serve, RequestsBeyondTheBoundsAreToldAsFailed) {
-  Serving shell(0, 1);
-  for (uint64_t number = 1; number <= 4 + ServeRequests::kWaitingMax; ++number) shell.request(number, 1);
-  EXPECT_EQ(shell.requests.size(), 4 + ServeRequests::kWaitingMax);
-  EXPECT_TRUE(shell.told_of<ServeProgress>().empty());
-  shell.request(5000, 1);
-  const auto progress = shell.take_progress();
-  ASSERT_EQ(progress.size(), 1u);
-  EXPECT_EQ(progress[0].end, ServeEnd::Failed);
-  EXPECT_EQ(progress[0].error.value().code, ErrorCode::ResourceExhausted);
-  EXPECT_EQ(shell.requests.size(), 4 + ServeRequests::kWaitingMax);
-
-  Serving wide(0, 1);
-  for (uint64_t number = 1; number <= 17; ++number) wide.request(number, size_t{1} << 20);
-  EXPECT_EQ(wide.requests.size(), 16u) << "of all prompts together";
-  EXPECT_EQ(wide.take_progress().at(0).end, ServeEnd::Failed);
-}
-
-TEST(Serve, LongProgressComesInSeveralMessages) {
-  Serving shell(0, 1);
-  shell.request(5, 3);
-  Tokens tokens(2 * ServeRequests::kTokensAtOnce + 1);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int64_t>(i);
-  shell.finish({.served = {drawn(5, 3, tokens, ServeEnd::Length)}});
-  Tokens told;
-  const auto progress = shell.take_progress();
-  EXPECT_EQ(progress.size(), 3u);
-  for (const ServeProgress& one : progress) {
-    EXPECT_EQ(one.first, 3 + told.size());
-    const Tokens some = tokens_of(one);
-    told.insert(told.end(), some.begin(), some.end());
-    EXPECT_EQ(one.end.has_value(), told.size() == tokens.size());
-  }
-  EXPECT_EQ(told, tokens);
-}
-
-// ---- the broker goes and comes
-
-TEST(Serve, WhatIsDrawnWhileTheBrokerIsAwayIsToldOnceItHasResumedTheStage) {
-  Serving shell(0, 1);
-  shell.request(5, 3);
-  shell.request(6, 1);
-  shell.finish({.served = {drawn(5, 3, {11}), drawn(6, 1, {21})}, .more = true});
-  shell.take_progress();
-  shell.lose_broker();
-  shell.finish({.served = {drawn(5, 4, {12})}, .more = true});
-  shell.finish({.served = {drawn(5, 5, {13}, ServeEnd::Stop)}, .more = true});
-  EXPECT_TRUE(shell.told_of<ServeProgress>().empty());
-  EXPECT_EQ(shell.tasks.size(), 1u) << "the stage goes on";
-  shell.reconnect();
-  shell.welcome();
-  EXPECT_TRUE(shell.told_of<ServeProgress>().empty()) << "the broker has not taken the stage up yet";
-  shell.say(proto::ResumeStage{.run = 1, .plan_version = 1});
-  ASSERT_EQ(shell.told_of<proto::StageResumed>().size(), 1u);
-  const auto progress = shell.take_progress();
-  ASSERT_EQ(progress.size(), 2u);
-  EXPECT_EQ(progress[0].first, 4u);
-  EXPECT_EQ(tokens_of(progress[0]), (Tokens{12, 13}));
-  EXPECT_EQ(progress[0].end, ServeEnd::Stop);
-  EXPECT_EQ(progress[1].request, 6u) << "so that it notices if the last message was lost";
-  EXPECT_EQ(progress[1].first, 2u);
-  EXPECT_TRUE(progress[1].tokens.empty());
-}
-
-TEST(Serve, WhatHasEndedIsKnownForAMinute) {
-  Serving shell(0, 1);
-  shell.request(5, 3);
-  shell.finish({.served = {drawn(5, 3, {11}, ServeEnd::Stop)}});
-  shell.live(ServeRequests::kEndedFor - 1s);
-  shell.take_progress();
-  shell.request(5, 3);
-  EXPECT_EQ(shell.take_progress().at(0).end, ServeEnd::Stop);
-  shell.live(1s);
-  EXPECT_EQ(shell.requests_here().ended(), 0u);
-  shell.request(5, 3);
-  EXPECT_EQ(shell.requests.size(), 2u) << "drawn anew";
-}
-
-TEST(Serve, OfWhatHasEndedTheNewestAreKept) {
-  Serving shell(0, 1);
-  const uint64_t count = ServeRequests::kEndedMax + 10;
-  for (uint64_t number = 1; number <= count; ++number) {
-    shell.request(number, 1);
-    shell.finish({.served = {drawn(number, 1, {7}, ServeEnd::Stop)}});
-  }
-  EXPECT_EQ(shell.told_of<ServeProgress>().size(), count);
-  EXPECT_EQ(shell.requests_here().ended(), ServeRequests::kEndedMax);
-  EXPECT_EQ(shell.requests_here().open(), 0u);
-
-  Serving wide(0, 1);
-  const Tokens many(ServeRequests::kEndedTokensMax / 2, 7);
-  for (uint64_t number = 1; number <= 3; ++number) {
-    wide.request(number, 1);
-    wide.finish({.served = {drawn(number, 1, many, ServeEnd::Length)}});
-  }
-  EXPECT_EQ(wide.requests_here().ended(), 2u);
 }
 
 }  // namespace
