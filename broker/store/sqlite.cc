@@ -122,8 +122,11 @@ tl::unexpected<Error> Statement::error(int code) {
 
 namespace {
 
-// SQLite would make it readable for everybody whom the umask lets.
+// SQLite would make it readable for everybody whom the umask lets. A file that is there is not opened:
+// closing it would end every lock that this process has on it, those of another connection to it, too, and
+// the next process to close it would then take away the log under that connection.
 Status make_private(const std::filesystem::path& file) {
+  if (::access(file.c_str(), R_OK | W_OK) == 0) return {};
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (descriptor >= 0) {
     ::close(descriptor);
