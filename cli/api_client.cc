@@ -13,24 +13,27 @@ namespace {
 
 constexpr size_t kNamesShown = 20;
 
-struct Key {
-  std::string text{};
-  bool is_named = true;  // by the command line
-};
+}  // namespace
 
-Result<Key> key_of(const ApiClientOptions& options) {
+Result<ShownKey> shown_key(const ApiClientOptions& options, const web::Url& url) {
   if (!options.token.empty() && !options.key_file.empty())
     return fail(ErrorCode::InvalidArgument, "--token and --key-file say the same: give one of them");
   const char* kept = std::getenv("WEFT_TOKEN");
   const bool is_named = !options.token.empty() || !options.key_file.empty();
+  const bool is_open = !url.is_secure && !web::is_loopback(url.endpoint);
   const std::string given = is_named || kept == nullptr ? options.token : kept;
   const std::string file = given.starts_with('@') ? given.substr(1) : options.key_file;
-  if (file.empty()) return Key{given, is_named};
-  WEFT_TRY(auto keys, read_api_keys(file));
-  return Key{std::move(keys.front()), is_named};
+  if (given.empty() && file.empty()) return ShownKey{};
+  if (!is_named && is_open)
+    return ShownKey{.warning = options.url + " is no https: WEFT_TOKEN is not sent there"};
+  ShownKey key{.text = given};
+  if (!file.empty()) {
+    WEFT_TRY(auto keys, read_api_keys(file));
+    key.text = std::move(keys.front());
+  }
+  if (is_open) key.warning = options.url + " is no https: whoever is on the way reads the key";
+  return key;
 }
-
-}  // namespace
 
 void ApiClientOptions::add_to(CommandLine command) {
   command.option("--model", model, "the model's name at the service; otherwise the only one that it has");
@@ -45,12 +48,9 @@ Result<std::unique_ptr<web::Client>> make_client(net::Loop& loop, const ApiClien
   web::ClientOptions client;
   WEFT_TRY(client.url, web::parse_url(options.url));
   client.ca_file = options.ca_file;
-  const bool is_open = !client.url.is_secure && !web::is_loopback(client.url.endpoint);
-  WEFT_TRY(Key key, key_of(options));
-  if (is_open && !key.text.empty())
-    say(stderr, "warning: {} is no https: {}\n", options.url,
-        key.is_named ? "whoever is on the way reads the key" : "WEFT_TOKEN is not sent there");
-  if (key.is_named || !is_open) client.key = std::move(key.text);
+  WEFT_TRY(ShownKey key, shown_key(options, client.url));
+  if (!key.warning.empty()) say(stderr, "warning: {}\n", key.warning);
+  client.key = std::move(key.text);
   return web::Client::make(loop, std::move(client));
 }
 

@@ -18,9 +18,14 @@ struct ApiClientOptions {
   bool says_anything() const { return !(model + token + key_file + ca_file).empty(); }
 };
 
-// Shows the service what --token or --key-file says, or else WEFT_TOKEN. Errors: of the URL, and of the
-// files; InvalidArgument for both. A key that would travel in the clear is warned of; one that nobody named
-// stays here then.
+// What a service is shown: what --token or --key-file says, or else WEFT_TOKEN, which goes to no other
+// machine in the clear. Errors: of the file; InvalidArgument for both options.
+struct ShownKey {
+  std::string text{}, warning{};  // empty: nothing
+};
+Result<ShownKey> shown_key(const ApiClientOptions& options, const web::Url& url);
+
+// Errors: of the URL, and of the files. Warns of what shown_key() does.
 Result<std::unique_ptr<web::Client>> make_client(net::Loop& loop, const ApiClientOptions& options);
 // What --model says; without it the service's only one. InvalidArgument names those that there are.
 Result<std::string> choose_model(web::Client& client, const ApiClientOptions& options);

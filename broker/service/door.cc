@@ -123,7 +123,10 @@ Door::Parts::~Parts() {
 }
 
 void Door::Parts::take(const std::shared_ptr<ServedJob>& told) {
-  AnsweringJob& known = jobs[told->job];
+  const AnsweringJob& known = jobs[told->job];
+  // While nothing is planned the core knows its name alone.
+  if (known.job && told->model.context == 0 && told->model.name == known.job->model.name)
+    told->model = known.job->model;
   const bool is_known = known.job && is_same_text(*known.job, *told);
   if (!is_known) {
     withdraw(told->job, "'" + told->model.name + "' is another model now");

@@ -170,7 +170,7 @@ void RemoteRequests::place(const ServedJob& job, Instant now) {
     open.tries = 0;
   }
   if (last_token_ == Instant{}) last_token_ = now;
-  entry_heard_ = now;
+  moved_on_ = now;
   pump(now);
 }
 
@@ -242,7 +242,7 @@ void RemoteRequests::progress(const PeerId& from, const proto::ServeProgress& pr
   if (found == by_number_.end()) return;  // it has ended here already
   const uint64_t id = found->second;
   Open& open = open_.at(id);
-  entry_heard_ = open.heard = now;
+  open.heard = now;
   if (progress.first > open.tokens.size()) return ask_again(open, now);
   if (take_tokens(id, progress, now) && progress.end) take_end(id, progress, now);
   pump(now);
@@ -292,12 +292,13 @@ void RemoteRequests::count_token(Open& open, Instant now) {
   metrics_.add("weft_serve_tokens_total", 1, labels);
   metrics_.observe(open.last_token ? "weft_serve_between_tokens_seconds" : "weft_serve_first_token_seconds",
                    seconds(now - open.last_token.value_or(open.arrived)), labels);
-  open.last_token = last_token_ = now;
+  open.last_token = last_token_ = moved_on_ = now;
 }
 
 void RemoteRequests::take_end(uint64_t id, const proto::ServeProgress& progress, Instant now) {
   Open& open = open_.at(id);
-  if (*progress.end == proto::ServeEnd::Cancelled) return try_later(open, now);
+  if (*progress.end == proto::ServeEnd::Cancelled)  // by nobody here
+    return take_failure(id, {ErrorCode::Cancelled, "who computes '" + name_ + "' has given it up"}, now);
   if (*progress.end == proto::ServeEnd::Failed)
     return take_failure(id, progress.error.value_or(Error{ErrorCode::Internal, "the entry does not say why"}),
                         now);
@@ -316,8 +317,10 @@ void RemoteRequests::take_failure(uint64_t id, Error error, Instant now) {
   end(id, Finish::Failed, fail(std::move(error)));
 }
 
+// Under another number: by this one the entry would tell the same end again.
 void RemoteRequests::try_later(Open& open, Instant now) {
   by_number_.erase(open.number);
+  open.number = next_number_++;
   open.is_at_entry = open.has_gap = false;
   open.not_before = now + options_.pause;
   ++open.tries;
@@ -357,7 +360,7 @@ void RemoteRequests::tick_one(uint64_t id, Instant now) {
                fail(ErrorCode::Unavailable, "'" + name_ + "' cannot answer now: " + unavailable_));
   }
   if (!open.is_at_entry) return;
-  if (now - std::max(entry_heard_, open.sent) >= options_.stalled) {
+  if (now - std::max(moved_on_, open.sent) >= options_.stalled) {
     cancel_at_entry(open);
     return end(
         id, Finish::Failed,

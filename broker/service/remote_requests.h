@@ -30,7 +30,7 @@ struct RemoteOptions {
   Duration under_way_without = std::chrono::minutes(2);  // and the others
   Duration silence = std::chrono::seconds(60);           // of the entry about a request: it is asked again
   Duration pause = std::chrono::seconds(1);              // between two such questions, and before another try
-  Duration stalled = std::chrono::minutes(5);            // of the entry about all: they end
+  Duration stalled = std::chrono::minutes(15);           // without a new token of any: they end
   int contradictions_max = 3;                            // of one request
   int tries_max = 8;                                     // of one request at one place
 };
@@ -113,7 +113,7 @@ class RemoteRequests {
   std::map<uint64_t, Open> open_;           // in the order of arrival
   std::map<uint64_t, uint64_t> by_number_;  // of those that are at the entry
   size_t prompts_ = 0;                      // tokens
-  Instant last_token_{}, entry_heard_{};
+  Instant last_token_{}, moved_on_{};       // of any request; and since then, at the latest, nothing has come
   Metrics metrics_;
 };
 

@@ -16,10 +16,17 @@ void post_to(net::Loop& loop, std::shared_ptr<RemoteWork> work, Work what) {
 }  // namespace
 
 RemoteSource::RemoteSource(net::Loop& loop, std::shared_ptr<RemoteWork> work)
-    : loop_(loop),
-      work_(std::move(work)),
-      context_(work_->requests.context()),
-      vocabulary_(work_->requests.vocabulary()) {}
+    : loop_(loop), work_(std::move(work)) {}
+
+int64_t RemoteSource::context() const {
+  const MutexLock lock(work_->mutex);
+  return work_->requests.context();
+}
+
+int64_t RemoteSource::vocabulary() const {
+  const MutexLock lock(work_->mutex);
+  return work_->requests.vocabulary();
+}
 
 RemoteSource::~RemoteSource() {
   post_to(loop_, work_, [](RemoteRequests& requests, Instant) {

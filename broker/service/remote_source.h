@@ -22,8 +22,8 @@ class RemoteSource final : public serve::TokenSource {
   RemoteSource(net::Loop& loop, std::shared_ptr<RemoteWork> work);
   ~RemoteSource() override;  // what is open ends as Unavailable
 
-  int64_t context() const override { return context_; }
-  int64_t vocabulary() const override { return vocabulary_; }
+  int64_t context() const override;
+  int64_t vocabulary() const override;
   void add(serve::Request request, serve::Listener listener, Begun begun = {}) override;
   void cancel(uint64_t id) override;
   Pulse pulse() const override;
@@ -32,7 +32,6 @@ class RemoteSource final : public serve::TokenSource {
  private:
   net::Loop& loop_;
   const std::shared_ptr<RemoteWork> work_;
-  const int64_t context_, vocabulary_;
 };
 
 }  // namespace weft::broker

@@ -1,7 +1,5 @@
 #include "broker/service/served_models.h"
 
-#include <algorithm>
-
 namespace weft::broker {
 
 namespace {
@@ -40,10 +38,14 @@ std::vector<AnsweringJob> ServedModels::all() const {
 void ServedModels::forget() {
   std::vector<Gone> old;  // they end without the lock: their threads are waited for
   const MutexLock lock(mutex_);
-  const auto kept = std::ranges::stable_partition(
-      gone_, [now = now_()](const Gone& gone) { return now - gone.since <= serve::TextService::kKept; });
-  std::ranges::move(kept, std::back_inserter(old));
-  gone_.erase(kept.begin(), kept.end());
+  for (auto gone = gone_.begin(); gone != gone_.end();) {
+    if (now_() - gone->since <= serve::TextService::kKept) {
+      ++gone;
+      continue;
+    }
+    old.push_back(std::move(*gone));
+    gone = gone_.erase(gone);
+  }
 }
 
 bool ServedModels::answers(const AnsweringJob& job) const {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli/api_client.h"
 #include "cli/conversation.h"
@@ -132,6 +133,28 @@ TEST(ChooseModel, TheOnlyOneNeedsNoName) {
   ASSERT_FALSE(several);
   EXPECT_EQ(several.error().code, ErrorCode::InvalidArgument);
   EXPECT_NE(several.error().message.find("gpt, llama"), std::string::npos);
+}
+
+TEST(ShownKey, IsWhatTheCommandLineSaysOrTheEnvironment) {
+  const auto url = [](const std::string& text) { return *web::parse_url(text); };
+  const web::Url here = url("http://127.0.0.1:7781/v1"), elsewhere = url("http://192.0.2.1:7781/v1");
+  const web::Url secure = url("https://192.0.2.1:7781/v1");
+  const char* before = std::getenv("WEFT_TOKEN");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("WEFT_TOKEN", "from-environment", 1);
+  EXPECT_EQ(shown_key({}, here)->text, "from-environment");
+  EXPECT_EQ(shown_key({}, secure)->text, "from-environment");
+  EXPECT_EQ(shown_key({}, elsewhere)->text, "");
+  EXPECT_NE(shown_key({}, elsewhere)->warning, "");
+  EXPECT_EQ(shown_key({.token = "said"}, here)->text, "said");
+  EXPECT_EQ(shown_key({.token = "said"}, here)->warning, "");
+  EXPECT_EQ(shown_key({.token = "said"}, elsewhere)->text, "said");
+  EXPECT_NE(shown_key({.token = "said"}, elsewhere)->warning, "");
+  EXPECT_FALSE(shown_key({.token = "said", .key_file = "keys"}, here));
+  EXPECT_EQ(shown_key({.token = "@/no/such/file"}, here).error().code, ErrorCode::NotFound);
+  ::unsetenv("WEFT_TOKEN");
+  EXPECT_EQ(shown_key({}, here)->text, "");
+  if (before != nullptr) ::setenv("WEFT_TOKEN", kept.c_str(), 1);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ class FakeEntry {
   void take(const proto::Message& message);
   // One pass. False: there is nothing to do.
   bool work() { return !engine_.tick().idle; }
+  void give_up() { engine_.cancel_all(); }  // on all requests, by itself
   // What it has to say since.
   std::vector<proto::ServeProgress> told() { return std::exchange(told_, {}); }
 

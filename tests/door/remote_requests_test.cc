@@ -162,6 +162,33 @@ TEST(RemoteRequests, WithoutAPlaceItSaysWhatLacks) {
   EXPECT_TRUE(under_way.failed_with(ErrorCode::Unavailable));
 }
 
+TEST(RemoteRequests, ANewEntryGetsAllThatIsKnownAtOnce) {
+  Fixture f;
+  f.requests.place(served(1), f.now);
+  Heard first, second;
+  f.add(request_of({1, 2}, 9, 41), first);
+  f.add(request_of({3}, 5, 42), second);
+  f.requests.progress(peer(1), progress(first.id, 2, {7, 8, 9}), f.now);
+  f.sent.clear();
+  f.requests.place(served(1), f.now);  // nothing has changed
+  EXPECT_TRUE(f.sent.empty());
+  f.requests.place(served(1, 2), f.now);  // the same peer, in another plan
+  ASSERT_EQ(f.sent.size(), 2u);
+  const auto& again = std::get<proto::ServeRequest>(f.sent[0].second);
+  EXPECT_EQ(f.sent[0].first, peer(1));
+  EXPECT_EQ(again.plan_version, 2u);
+  EXPECT_EQ(again.request, first.id);
+  EXPECT_EQ(again.tokens, (std::vector<int64_t>{1, 2, 7, 8, 9}));
+  EXPECT_EQ(again.tokens_max, 6u);
+  EXPECT_EQ(again.seed, 41u);
+  EXPECT_EQ(f.last_request().tokens, std::vector<int64_t>{3});
+  // It was away for a while, and what was sent to it may be lost.
+  f.sent.clear();
+  f.requests.place(served(std::nullopt), f.now);
+  f.requests.place(served(1, 2), f.now);
+  EXPECT_EQ(f.sent.size(), 2u);
+}
+
 TEST(RemoteRequests, WhatWaitsIsBounded) {
   Fixture f({.waiting_max = 3, .beyond_sequences = 2});
   f.requests.place(served(1), f.now);
@@ -274,8 +301,14 @@ TEST(RemoteRequests, SilenceIsAskedAboutAndAStallEnds) {
   f.requests.tick(f.now);
   ASSERT_EQ(f.sent.size(), 1u);
   EXPECT_EQ(f.last_request().request, silent.id);
-  f.now += std::chrono::seconds(261);
-  f.requests.tick(f.now);
+  // Repeating what is known is no progress.
+  for (Duration waited = std::chrono::seconds(40); waited < RemoteOptions{}.stalled;
+       waited += std::chrono::seconds(30)) {
+    EXPECT_FALSE(silent.finish);
+    f.now += std::chrono::seconds(30);
+    f.requests.progress(peer(1), progress(other.id, 1, {2}), f.now);
+    f.requests.tick(f.now);
+  }
   EXPECT_TRUE(silent.failed_with(ErrorCode::Timeout));
   EXPECT_TRUE(other.failed_with(ErrorCode::Timeout));
 }
@@ -328,16 +361,18 @@ TEST(RemoteRequests, APassingFailureIsTriedAgainAndAnotherIsTold) {
     return told;
   };
   f.add(request_of({1}, 9), heard);
-  f.requests.progress(peer(1), failure(heard.id, 1, ErrorCode::DeviceLost), f.now);
-  EXPECT_FALSE(heard.finish);
-  f.sent.clear();
-  f.now += std::chrono::seconds(2);
-  f.requests.tick(f.now);
-  EXPECT_EQ(f.sent.size(), 1u);
-  for (int i = 0; i < 8; ++i) {
-    f.requests.progress(peer(1), failure(heard.id, 1, ErrorCode::DeviceLost), f.now);
+  uint64_t before = 0;
+  for (int i = 0; i < 9; ++i) {
+    // An entry tells an end again that it has told: each try is another request to it.
+    ASSERT_NE(f.last_request().request, before);
+    before = f.last_request().request;
+    EXPECT_FALSE(heard.finish);
+    f.sent.clear();
+    f.requests.progress(peer(1), failure(before, 1, ErrorCode::DeviceLost), f.now);
+    EXPECT_TRUE(f.sent.empty());
     f.now += std::chrono::seconds(2);
     f.requests.tick(f.now);
+    EXPECT_EQ(f.sent.empty(), i == 8);
   }
   EXPECT_TRUE(heard.failed_with(ErrorCode::DeviceLost));
   f.add(request_of({1}, 9), full);
@@ -396,6 +431,7 @@ class Storm {
     if (chance(20)) add_one();
     if (is_disturbed && chance(2)) replace();
     if (is_disturbed && placed_ && chance(1)) withdraw();
+    if (is_disturbed && chance(1)) entry_->give_up();
     if (!is_disturbed && !placed_) replace();
     if (placed_ && entry_->work()) keep(entry_->told(), is_disturbed);
     for (const auto& [to, message] : std::exchange(f_.sent, {}))
