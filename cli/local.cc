@@ -45,6 +45,10 @@ struct LocalOptions {
 
 Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
+  if (job.task == configs::Task::Serve)
+    return fail(job.error(ErrorCode::Unsupported, "task",
+                          "`weft local` trains and predicts; `weft serve MODEL` serves on one machine, and "
+                          "`weft submit` on many"));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   for (const int signal : stop_signals()) std::signal(signal, on_signal);
   if (job.task == configs::Task::Predict) {

@@ -8,6 +8,7 @@
 #include "cli/plan_html.h"
 #include "cli/plan_placement.h"
 #include "cli/plan_report.h"
+#include "cli/plan_serving.h"
 #include "plan/microbatch.h"
 
 namespace weft::cli {
@@ -84,8 +85,21 @@ Result<PlannedJob> open_job(const PlanOptions& options, PlanCluster& cluster) {
   return job;
 }
 
+Result<int> run_serving(const PlanOptions& options, const configs::Job& job) {
+  if (options.compare || !options.strategy.empty() || !options.html.empty())
+    return fail(job.error(ErrorCode::Unsupported, "task",
+                          "--compare, --strategy and --html speak of steps, and this job serves"));
+  WEFT_TRY(PlanCluster cluster, open_cluster(options));
+  WEFT_TRY(const ServingShown shown, plan_serving_job(job, std::move(cluster), /*complete=*/!options.live));
+  std::fputs((options.json() ? json_serving(shown) + "\n" : text_serving(shown, options.verbose)).c_str(),
+             stdout);
+  return kExitOk;
+}
+
 Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY_STATUS(check_html(options.html));
+  WEFT_TRY(const auto serves, find_serving_job(options.job, options.sets));
+  if (serves) return run_serving(options, *serves);
   WEFT_TRY(PlanCluster cluster, open_cluster(options));
   WEFT_TRY(PlannedJob job, open_job(options, cluster));
   WEFT_TRY(const auto said, look_at_data(job));

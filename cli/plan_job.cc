@@ -27,7 +27,6 @@ using dag::OpKind;
 using dag::OutputRole;
 using onnx::OnnxModel;
 
-
 bool is_number(const std::string& dim) {
   return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -330,6 +329,12 @@ Result<train::Prepared> fed_by(const PlannedJob& planned, const data::Dataset& d
 }
 
 }  // namespace
+
+Result<Job> read_planned_job(const fs::path& path, std::span<const std::string> sets) {
+  WEFT_TRY(const std::string text, read_text(path));
+  return configs::parse_job(text, sets,
+                            {.source = path.string(), .folder = path.parent_path(), .check_files = false});
+}
 
 Result<std::vector<std::string>> look_at_data(const PlannedJob& planned) {
   const Job& job = planned.job;

@@ -44,6 +44,9 @@ Result<PlannedJob> open_planned_job(const std::filesystem::path& path, std::span
                                     const std::map<std::string, int64_t>& sizes, uint32_t microbatch_size = 0,
                                     std::span<const dag::BackendTraits> classes = {&kCatalogueTraits, 1});
 
+// A job file as a planner reads it: what it names need not be there.
+Result<configs::Job> read_planned_job(const std::filesystem::path& path, std::span<const std::string> sets);
+
 // What looking through the job's data says (train/data_check.h), where its files are there; a bare model has
 // none.
 Result<std::vector<std::string>> look_at_data(const PlannedJob& planned);

@@ -14,7 +14,9 @@ std::vector<std::string> names_of(const plan::ClusterView& cluster) {
   return names;
 }
 
-Status exclude(const configs::Job& job, PlanCluster& cluster, bool complete) {
+}  // namespace
+
+Status exclude_peers(const configs::Job& job, PlanCluster& cluster, bool complete) {
   const std::vector<std::string> names = names_of(cluster.view);
   for (size_t i = 0; i < job.exclude.size(); ++i) {
     if (std::find(names.begin(), names.end(), job.exclude[i]) != names.end()) continue;
@@ -40,10 +42,8 @@ Status exclude(const configs::Job& job, PlanCluster& cluster, bool complete) {
   return {};
 }
 
-}  // namespace
-
 Status apply_placement(PlannedJob& job, PlanCluster& cluster, bool complete) {
-  WEFT_TRY_STATUS(exclude(job.job, cluster, complete));
+  WEFT_TRY_STATUS(exclude_peers(job.job, cluster, complete));
   const std::vector<std::string> names = names_of(cluster.view);
   for (size_t i = 0; i < job.job.pins.size(); ++i) {
     const plan::PinRule& rule = job.job.pins[i];

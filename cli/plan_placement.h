@@ -13,4 +13,7 @@ namespace weft::cli {
 // nobody is left.
 Status apply_placement(PlannedJob& job, PlanCluster& cluster, bool complete);
 
+// The first of it alone.
+Status exclude_peers(const configs::Job& job, PlanCluster& cluster, bool complete);
+
 }  // namespace weft::cli

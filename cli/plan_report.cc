@@ -126,8 +126,24 @@ Json json_row(const PlannedJob& job, const PlanCluster& cluster, const StrategyO
           {"planning_seconds", row.planning_seconds}};
 }
 
-// Columns as wide as their widest cell; the first `left` of them to the left, others to the right.
-std::string table(const std::vector<Row>& rows, size_t left) {
+std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+
+std::string sends_of(const PlanShown& shown, uint32_t s) {
+  std::string text;
+  for (const plan::PlannedLink& link : shown.plan->links)
+    if (link.from_stage == s)
+      text +=
+          (text.empty() ? "" : ", ") + plan::show(link.bytes) + " to " + std::to_string(link.to_stage + 1);
+  return text.empty() ? "nothing" : text;
+}
+
+std::string optional_rate(std::optional<double> rate) {
+  return rate ? format_rate(*rate) : std::string("none");
+}
+
+}  // namespace
+
+std::string text_table(const std::vector<Row>& rows, size_t left) {
   std::vector<size_t> widths;
   for (const Row& row : rows)
     for (size_t c = 0; c < row.size(); ++c) {
@@ -150,23 +166,6 @@ std::string table(const std::vector<Row>& rows, size_t left) {
   }
   return text;
 }
-
-std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
-
-std::string sends_of(const PlanShown& shown, uint32_t s) {
-  std::string text;
-  for (const plan::PlannedLink& link : shown.plan->links)
-    if (link.from_stage == s)
-      text +=
-          (text.empty() ? "" : ", ") + plan::show(link.bytes) + " to " + std::to_string(link.to_stage + 1);
-  return text.empty() ? "nothing" : text;
-}
-
-std::string optional_rate(std::optional<double> rate) {
-  return rate ? format_rate(*rate) : std::string("none");
-}
-
-}  // namespace
 
 std::string format_rate(double rate) {
   const int decimals = rate >= 99.95 ? 0 : rate >= 9.995 ? 1 : rate >= 0.9995 ? 2 : rate >= 0.09995 ? 3 : 4;
@@ -238,7 +237,7 @@ std::string text_plan(const PlanShown& shown, bool verbose) {
                         (stage.recomputes ? ", " + plan::show(stage.repeated) + " of it forward again" : ""),
                     percent(busy_share(shown, stage)), sends_of(shown, s)});
   }
-  text += "\n" + table(rows, 3) + "\n" + prediction_line(shown) + "\n";
+  text += "\n" + text_table(rows, 3) + "\n" + prediction_line(shown) + "\n";
   if (!verbose) text += "critical path: " + plan::describe(shown.plan->critical) + "\n";
   const double rate = shown.job->samples_per_second(seconds(shown.plan->predicted_step));
   const std::string money = money_line(money_of(*shown.cluster, *shown.plan), rate);
@@ -271,14 +270,14 @@ std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, c
                     fmt::format("{}, {} of a step", printable(most.name),
                                 percent(std::min(1.0, most.seconds / std::max(1e-12, step))))});
   }
-  std::string text = table(rows, 1);
+  std::string text = text_table(rows, 1);
   for (const auto* notes : {&job.notes, &cluster.notes})
     for (const std::string& note : *notes) text += "note: " + printable(note) + "\n";
   const std::vector<Row> limits = {{"all devices busy all the time", format_rate(comparison.bound)},
                                    {"were links free", optional_rate(comparison.free_network)},
                                    {"the best machine alone", optional_rate(comparison.best_machine)},
                                    {"the best region alone", optional_rate(comparison.best_site)}};
-  return text + "\n" + table(limits, 1) +
+  return text + "\n" + text_table(limits, 1) +
          fmt::format(
              "planned in {:.2f} s, {} microbatches of {} a step; compressed: samples/s with compression "
              "{{policy: auto}}; $ for a million samples: devices written off over three years, or rented\n",

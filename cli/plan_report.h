@@ -23,6 +23,8 @@ std::string json_comparison(const PlannedJob& job, const PlanCluster& cluster, c
 std::string text_plan(const PlanShown& shown, bool verbose);
 std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison);
 
+// Columns as wide as their widest cell; the first `left` of them to the left, others to the right.
+std::string text_table(const std::vector<std::vector<std::string>>& rows, size_t left);
 // "53.1 samples/s" in three digits that count.
 std::string format_rate(double samples_per_second);
 // "step 83.2 ms, 53.1 samples/s"

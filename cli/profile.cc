@@ -217,7 +217,7 @@ Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(configs::Job job, configs::load_job(options.job, options.sets));
   if (job.task != configs::Task::Train)
     return fail(
-        job.error(ErrorCode::Unsupported, "task", "a step of training is profiled, and this job predicts"));
+        job.error(ErrorCode::Unsupported, "task", "a step of training is profiled, and this job has none"));
   WEFT_TRY(Profiled profiled, make_ready(job, options.backend));
   WEFT_TRY_STATUS(run_steps(profiled, job, options.microbatches));
   count_work(profiled, job, options.microbatches);

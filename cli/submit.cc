@@ -115,7 +115,9 @@ class Submit {
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
     WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
-    if (!options_.detach) WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
+    serves_ = opened.job.task == configs::Task::Serve;
+    if (!options_.detach && !serves_)
+      WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
     WEFT_TRY(train::ReadyJob ready, train::ready_job(opened));
     const train::StartEvent& start = ready.start;
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
@@ -170,16 +172,19 @@ class Submit {
     return accepted;
   }
 
+  std::string advice() const {
+    const std::string how =
+        fmt::format("follow it with `weft logs -f {0}`, stop it with `weft stop {0}`", job_);
+    return serves_ ? how : fmt::format("{}, get its file with `weft fetch {} -o FILE`", how, job_);
+  }
+
   int detached(const train::StartEvent& start) const {
     if (options_.format == "json") {
       say(stdout, "{{\"event\":\"submitted\",\"job\":{}}}\n", job_);
     } else {
       warn(start);
       say(stdout, "{}\n", job_);
-      say(stderr,
-          "follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file with `weft "
-          "fetch {0} -o FILE`\n",
-          job_);
+      say(stderr, "{}\n", advice());
     }
     return kExitOk;
   }
@@ -190,7 +195,7 @@ class Submit {
         follow_job(*access_, client_, job_,
                    {.follow = true, .status_every = std::chrono::seconds(lively ? 1 : 5)}, *report_);
     if (!followed) return leave(followed.error());
-    if (followed->state != proto::JobState::Finished) {
+    if (followed->state != proto::JobState::Finished || serves_) {
       report_->show(EndEvent{job_,
                              std::string(to_string(followed->state)),
                              followed->reason,
@@ -248,11 +253,7 @@ class Submit {
 
   // Not to the end of the job: it does not need us.
   Result<int> leave(const Error& error) const {
-    const std::string how = fmt::format(
-        "job {0} goes on without this command: follow it with `weft logs -f {0}`, stop it with `weft stop "
-        "{0}`, get its file "
-        "with `weft fetch {0} -o FILE`",
-        job_);
+    const std::string how = fmt::format("job {} goes on without this command: {}", job_, advice());
     report_->make_way();
     if (error.code != ErrorCode::Cancelled) return fail(error.code, error.message + "\n" + how);
     say(stderr, "\n{}\n", how);
@@ -268,6 +269,7 @@ class Submit {
   std::unique_ptr<BrokerAccess> access_;
   std::unique_ptr<Client> client_;
   proto::JobNumber job_ = 0;
+  bool serves_ = false;
   std::chrono::steady_clock::time_point started_;
 };
 

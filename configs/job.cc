@@ -22,7 +22,8 @@ constexpr uint64_t kBatchMax = uint64_t{1} << 22;
 constexpr size_t kExcludedMax = 256;  // peers
 constexpr Duration kCheckpointEveryMax = std::chrono::hours(24 * 30);
 
-constexpr Choice<Task> kTasks[] = {{"train", Task::Train}, {"predict", Task::Predict}};
+constexpr Choice<Task> kTasks[] = {
+    {"train", Task::Train}, {"predict", Task::Predict}, {"serve", Task::Serve}};
 
 void read_train_data(MapReader& reader, const PathRules& rules, Problems& problems, Job& job) {
   if (const Node* train = reader.require("train", "say what to train on"))
@@ -181,10 +182,14 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
                                                            {"prefer", plan::EqualBits::Prefer},
                                                            {"ignore", plan::EqualBits::Ignore}};
   MapReader reader(*node, "placement", problems);
+  if (job.task == Task::Serve)
+    for (const char* key : {"strategy", "pin", "owner"}) refuse(reader, key);
   const Node* equal_bits = reader.take("equal_bits");
   if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits)) job.equal_bits = *choice;
-  const Node *strategy = reader.take("strategy"), *exclude = reader.take("exclude"),
-             *pins = reader.take("pin"), *owner = reader.take("owner");
+  const bool is_cut = job.task != Task::Serve;  // by the strategies, which know of pins and owners
+  const Node* exclude = reader.take("exclude");
+  const Node *strategy = is_cut ? reader.take("strategy") : nullptr,
+             *pins = is_cut ? reader.take("pin") : nullptr, *owner = is_cut ? reader.take("owner") : nullptr;
   if (strategy) read_strategy(reader, *strategy, job);
   if (exclude) read_exclude(reader, *exclude, job);
   if (pins) read_pins(reader, *pins, problems, job);
@@ -286,6 +291,19 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_checkpoint(root, problems, job);
 }
 
+// Of a job that goes through data.
+void read_work(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {
+  read_inputs(root, problems, job);
+  read_data(root, rules, problems, job);
+  read_batch(root, job);
+  if (job.task == Task::Train) read_training(root, problems, job);
+  read_precision(root, job);
+  read_compression(root, problems, job);
+  read_output(root, rules, job);
+  if (const Node* serve = root.take("serve"))
+    root.problem(serve->where, "`serve` goes with `task: serve`; take it away, or serve the model");
+}
+
 void record_locations(const Node& node, const std::string& path,
                       std::map<std::string, Location, std::less<>>& into) {
   into[path] = node.where;
@@ -307,15 +325,13 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* a
     root.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1",
                  ErrorCode::VersionMismatch);
   job.model = read_file_path(root, "model", "name the ONNX file", rules);
-  job.task = root.choice(root.require("task", "say train or predict"), "task", kTasks).value_or(Task::Train);
-  read_inputs(root, problems, job);
-  read_data(root, rules, problems, job);
-  read_batch(root, job);
-  if (job.task == Task::Train) read_training(root, problems, job);
-  read_precision(root, job);
+  job.task =
+      root.choice(root.require("task", "say train, predict or serve"), "task", kTasks).value_or(Task::Train);
+  if (job.task == Task::Serve)
+    read_serve(root, rules, problems, job);
+  else
+    read_work(root, rules, problems, job);
   read_placement(root, problems, job);
-  read_compression(root, problems, job);
-  read_output(root, rules, job);
   root.finish();
   if (!problems.empty()) return fail(problems.error());
   // What a data set holds beside the named columns does not matter.

@@ -21,10 +21,22 @@
 #include "plan/compression.h"
 #include "plan/equal_bits.h"
 #include "plan/pin.h"
+#include "plan/serving.h"
 
 namespace weft::configs {
 
-enum class Task : uint8_t { Train, Predict };
+enum class Task : uint8_t { Train, Predict, Serve };
+
+// Of a job that serves its model.
+struct ServeTerms {
+  std::string name{};                 // that requests ask for
+  std::filesystem::path tokenizer{};  // empty: what lies beside the model, else bytes
+  std::string chat_template{};        // by name; empty: what lies beside the tokenizer says
+  uint64_t context = 0;               // positions, where the file leaves them open; 0: 1024
+  uint32_t sequences_max = 64;        // at once
+  uint32_t rows_max = 64;             // positions of a pass
+  plan::ServeObjective objective = plan::ServeObjective::Latency;
+};
 
 // What an input is for every sample alike, as {value: 16000}: a number, or lists of them, row by row.
 struct InputValue {
@@ -41,11 +53,12 @@ struct Job : dag::TrainingTerms, dag::Borders {
   std::map<std::string, std::string> inputs;       // graph input <- data column
   std::map<std::string, InputValue> input_values;  // graph input <- its value; none of `inputs`
   std::map<std::string, int64_t> sizes;            // of the model's symbolic dims, where options say them
-  std::vector<dag::LossSpec> losses;               // the terms of the loss; none for Task::Predict
+  std::vector<dag::LossSpec> losses;               // the terms of the loss; of Task::Train alone
   std::optional<data::DataSpec> train;             // set for Task::Train
   // The data of `test`, or the part that a text's `validation` keeps from training.
   std::optional<data::DataSpec> test;
   std::optional<data::DataSpec> predict;  // set for Task::Predict
+  std::optional<ServeTerms> serve;        // set for Task::Serve
   std::optional<uint64_t> steps;          // for Task::Train exactly one of these is set
   std::optional<uint64_t> epochs;
   bool shuffle = true;

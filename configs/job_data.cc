@@ -39,14 +39,18 @@ std::filesystem::path PathRules::resolve(const std::string& path) const {
 std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint,
                                      const PathRules& rules) {
   const Node* node = reader.require(key, hint);
-  if (!node) return {};
-  const auto text = reader.parse_text(*node, key);
+  return node ? read_file(reader, *node, key, rules) : std::filesystem::path();
+}
+
+std::filesystem::path read_file(MapReader& reader, const Node& node, std::string_view key,
+                                const PathRules& rules) {
+  const auto text = reader.parse_text(node, key);
   if (!text) return {};
   auto path = rules.resolve(*text);
   std::error_code code;
   if (rules.check_files && !std::filesystem::is_regular_file(path, code)) {
     const bool exists = std::filesystem::exists(path, code);
-    reader.problem(node->where,
+    reader.problem(node.where,
                    "`" + reader.path_of(key) + "`: " + path.string() +
                        (exists ? " is not a file; name a file, not a folder"
                                : ": no such file; paths are relative to the job file's folder"),

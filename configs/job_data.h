@@ -21,6 +21,10 @@ struct PathRules {
 std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint,
                                      const PathRules& rules);
 
+// The same of a node that is there.
+std::filesystem::path read_file(MapReader& reader, const Node& node, std::string_view key,
+                                const PathRules& rules);
+
 // `node` is the map at `path`: {type: idx|npz|text, ...}. Nothing when it cannot be told.
 std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
                                              const PathRules& rules, Problems& problems);

@@ -6,8 +6,11 @@
 namespace weft::configs {
 namespace {
 
-// The fewest lines of a job of either task, by key.
-std::map<std::string, std::string, std::less<>> fewest_lines(bool predicts) {
+// The fewest lines of a job of each task, by key.
+std::map<std::string, std::string, std::less<>> fewest_lines(Task task) {
+  if (task == Task::Serve)
+    return {{"model", "model: model.onnx"}, {"task", "task: serve"}, {"serve", "serve: {name: my-model}"}};
+  const bool predicts = task == Task::Predict;
   std::map<std::string, std::string, std::less<>> lines = {
       {"model", "model: model.onnx"},
       {"task", predicts ? "task: predict" : "task: train"},
@@ -37,7 +40,7 @@ std::string job_key_of(std::string_view asked_path) {
 }
 
 std::string example_job(const JobKey& key) {
-  auto lines = fewest_lines(key.predicts);
+  auto lines = fewest_lines(key.task);
   std::istringstream example{std::string(key.example)};
   for (std::string line; std::getline(example, line);) lines[line.substr(0, line.find(':'))] = line;
   if (lines.contains("epochs")) lines.erase("steps");

@@ -12,7 +12,9 @@ constexpr JobKey kFile[] = {
     {.path = "model",
      .meaning = "The ONNX file. Paths are relative to the folder of the job file.",
      .example = "model: model.onnx"},
-    {.path = "task", .meaning = "What is done with the model.", .example = "task: train"},
+    {.path = "task",
+     .meaning = "What is done with the model. `serve` answers requests until it is stopped.",
+     .example = "task: train"},
     {.path = "output",
      .meaning =
          "The file that is written: the trained model, or for `task: predict` the npz file with an array for "
@@ -56,7 +58,7 @@ constexpr JobKey kData[] = {
     {.path = "data.predict",
      .meaning = "What is predicted on, with `task: predict`.",
      .example = "data: {predict: {type: npz, path: images.npz}}",
-     .predicts = true},
+     .task = Task::Predict},
     {.path = "data.SET.type",
      .meaning =
          "`npz`: arrays as `np.savez` writes them, each with its samples on the first axis. `idx`: images "
@@ -354,6 +356,50 @@ constexpr JobKey kMachines[] = {
      .otherwise = "fp16"},
 };
 
+constexpr JobKey kServe[] = {
+    {.path = "serve",
+     .meaning = "How the model is served, with `task: serve`.",
+     .example = "serve: {name: my-model}",
+     .task = Task::Serve},
+    {.path = "serve.name",
+     .meaning = "The name of the model in requests.",
+     .example = "serve: {name: my-model}",
+     .task = Task::Serve},
+    {.path = "serve.tokenizer",
+     .meaning = "The tokenizer.json.",
+     .example = "serve: {name: my-model, tokenizer: tokenizer.json}",
+     .otherwise_words = "the one beside the model, or bytes for a model of 256 tokens",
+     .task = Task::Serve},
+    {.path = "serve.chat_template",
+     .meaning = "How a conversation becomes a prompt: `chatml`, `llama3` or `plain`.",
+     .example = "serve: {name: my-model, chat_template: chatml}",
+     .otherwise_words = "what tokenizer_config.json beside the tokenizer says",
+     .takes = "`chatml`, `llama3` or `plain`",
+     .task = Task::Serve},
+    {.path = "serve.context",
+     .meaning = "How many positions a sequence has, where the file leaves that open. With 0 they are 1024.",
+     .example = "serve: {name: my-model, context: 2048}",
+     .otherwise = "0",
+     .task = Task::Serve},
+    {.path = "serve.sequences_max",
+     .meaning = "How many sequences have caches at once. Memory may be there for fewer.",
+     .example = "serve: {name: my-model, sequences_max: 16}",
+     .otherwise = "64",
+     .task = Task::Serve},
+    {.path = "serve.rows_max",
+     .meaning = "How many positions go round the stages together, of all sequences.",
+     .example = "serve: {name: my-model, rows_max: 32}",
+     .otherwise = "64",
+     .task = Task::Serve},
+    {.path = "serve.objective",
+     .meaning =
+         "What the planner looks for: the least time of a token of one sequence, or the most tokens a second "
+         "of many.",
+     .example = "serve: {name: my-model, objective: throughput}",
+     .otherwise = "latency",
+     .task = Task::Serve},
+};
+
 constexpr JobKeySection kSections[] = {
     {"The file", "", kFile},
     {"Inputs", "", kInputs},
@@ -365,6 +411,10 @@ constexpr JobKeySection kSections[] = {
      kLoss},
     {"Steps", "", kSteps},
     {"What is trained, and how", "", kOptimizer},
+    {"Serving",
+     "A job with `task: serve` has these keys, `model` and, of `placement`, `stages`, `equal_bits` and "
+     "`exclude`. What belongs to training or data means nothing there and is refused.",
+     kServe},
     {"On many machines", "", kMachines},
 };
 

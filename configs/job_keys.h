@@ -22,7 +22,7 @@ struct JobKey {
   std::string_view otherwise = {};
   std::string_view otherwise_words = {};
   std::string_view takes = {};  // in words, where the reader tells less than it takes
-  bool predicts = false;        // its example is of a job with `task: predict`
+  Task task = Task::Train;      // of its example
 };
 
 struct JobKeySection {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "configs/job.h"
+#include "configs/job_data.h"
 #include "configs/reader.h"
 
 namespace weft::configs {
@@ -16,6 +17,9 @@ inline constexpr uint64_t kStepsMax = uint64_t{1} << 40;
 // job_model.cc
 void read_inputs(MapReader& root, Problems& problems, Job& job);
 void read_loss(MapReader& root, Problems& problems, Job& job);
+// job_serve.cc: all that a job has that serves, but for its placement. Keys of other tasks are problems.
+void read_serve(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
+void refuse(MapReader& reader, std::string_view key);
 // job_optimizer.cc
 void read_optimizer(MapReader& root, Problems& problems, Job& job);
 void read_schedule(MapReader& root, Problems& problems, Job& job);

@@ -14,6 +14,7 @@
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "train/data_check.h"
+#include "train/decoder.h"
 #include "train/loss_warnings.h"
 #include "train/prepare.h"
 
@@ -165,8 +166,10 @@ class Packer {
     submission_.excluded = job.exclude;
     WEFT_TRY_STATUS(add_model());
     WEFT_TRY_STATUS(add_data());
-    // Whoever fetches the result says where it goes.
-    set(tree_, "output", text_node(job.task == configs::Task::Train ? "trained.onnx" : "predictions.npz"));
+    if (job.task == configs::Task::Serve)
+      WEFT_TRY_STATUS(add_text());
+    else  // whoever fetches the result says where it goes
+      set(tree_, "output", text_node(job.task == configs::Task::Train ? "trained.onnx" : "predictions.npz"));
     // Only one of them counts: which, the command line may have decided.
     if (job.steps) erase("epochs");
     if (job.epochs) erase("steps");
@@ -229,6 +232,25 @@ class Packer {
     return {};
   }
 
+  // What the model speaks: also where it was found beside the model, and the job says nothing of it.
+  Status add_text() {
+    WEFT_TRY(const DecoderText text, find_text(opened_.job));
+    Node& serve = find(tree_, "serve")->value;
+    if (!text.chat_template.empty()) set(serve, "chat_template", text_node(text.chat_template));
+    if (text.tokenizer.empty()) return {};
+    const std::string path = "tokenizer/" + plain_name(text.tokenizer);
+    WEFT_TRY_STATUS(add_whole(path, text.tokenizer));
+    set(serve, "tokenizer", text_node(path));
+    return {};
+  }
+
+  // In one piece.
+  Status add_whole(const std::string& path, const fs::path& file) {
+    WEFT_TRY(const auto opened, data::File::open(file));
+    const std::vector<storage::Range> whole{{.offset = 0, .size = opened->size()}};
+    return add(path, file, opened->size() == 0 ? std::vector<storage::Range>{} : whole);
+  }
+
   // "data/<role>/<file name>". Equal names from different folders are told apart, equal files travel once.
   Result<std::string> add_data_file(const std::string& role, const std::string& key,
                                     const std::string& text) {
@@ -239,9 +261,7 @@ class Packer {
       path = "data/" + role + "/" + key + "-" + plain_name(file);
     }
     sources_[path] = file;
-    WEFT_TRY(const auto opened, data::File::open(file));
-    const std::vector<storage::Range> whole{{.offset = 0, .size = opened->size()}};
-    WEFT_TRY_STATUS(add(path, file, opened->size() == 0 ? std::vector<storage::Range>{} : whole));
+    WEFT_TRY_STATUS(add_whole(path, file));
     return path;
   }
 
@@ -368,10 +388,29 @@ bool is_all_read(const onnx::OnnxModel& model) {
                      [&](const auto& weight) { return model.is_read(weight.first); });
 }
 
+// As a broker's planner takes it apart, and what it speaks.
+Result<StartEvent> check_served(const Job& job, const onnx::OnnxModel& model) {
+  WEFT_TRY(const ServedDecoder decoder, open_decoder(job, model));
+  WEFT_TRY(const DecoderText text, find_text(job));
+  std::optional<std::string> tokenizer;
+  if (!text.tokenizer.empty()) {
+    WEFT_TRY(tokenizer, read_tokenizer(text.tokenizer));
+  }
+  WEFT_TRY_STATUS(check_text(job, tokenizer ? &*tokenizer : nullptr, decoder.parts->logits().width));
+  StartEvent event;
+  event.warnings = decoder.model.warnings;
+  for (const dag::Initializer& initializer : decoder.model.graph->initializers()) {
+    ++event.parameter_tensors;
+    event.parameter_elements += decoder.model.graph->spec(initializer.value).element_count();
+  }
+  return event;
+}
+
 }  // namespace
 
 Result<StartEvent> check_job(const Job& job) {
   WEFT_TRY(const onnx::OnnxModel model, model_of(job));
+  if (job.task == configs::Task::Serve) return check_served(job, model);
   WEFT_TRY(Checked checked, check_with(job, model));
   return look_at_data(std::move(checked));
 }
@@ -379,6 +418,13 @@ Result<StartEvent> check_job(const Job& job) {
 Result<ReadyJob> ready_job(const OpenedJob& opened) {
   const Job& job = opened.job;
   WEFT_TRY(const onnx::OnnxModel model, model_of(job));
+  if (job.task == configs::Task::Serve) {
+    ReadyJob ready;
+    WEFT_TRY(ready.start, check_served(job, model));
+    WeightWatch passing(model);
+    WEFT_TRY(ready.submission, Packer(opened, passing).run());
+    return ready;
+  }
   // Before gigabytes are read for a job that cannot run.
   if (!is_all_read(model)) WEFT_TRY_STATUS(check_with(job, model));
   WeightWatch weights(model);

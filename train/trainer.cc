@@ -86,7 +86,7 @@ class Run {
  private:
   Status check_supported() const {
     if (job_.task != configs::Task::Train)
-      return fail(job_.error(ErrorCode::Unsupported, "task", "a job that predicts is not trained"));
+      return fail(job_.error(ErrorCode::Unsupported, "task", "only a job with `task: train` is trained"));
     if (job_.compression.policy != plan::CompressionPolicy::None)
       return fail(job_.error(ErrorCode::Unsupported, "compression",
                              "there is nothing to compress on one machine: use policy: none"));

@@ -17,7 +17,8 @@ struct StageAtPeer {
 
 using DrawSecret = std::function<proto::Secret()>;
 
-// One connection for every two stages that share a cut edge, or are neighbours in the ring of a served model. Who can be reached is dialled; when both can, or
+// One connection for every two stages that share a cut edge, and for neighbours in the ring of a model that
+// is served. Who can be reached is dialled; when both can, or
 // neither, the earlier stage dials. Takes the place of the stages' links before; the tickets are new.
 void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run, const DrawSecret& draw_secret);
 

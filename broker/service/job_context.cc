@@ -66,6 +66,37 @@ Result<Digest> blob_of(const OpenedJob& opened, const dag::Initializer& initiali
   return put_unread(opened.model, initializer, tensor.spec(), blobs);
 }
 
+// Where the first values of a graph's initializers are.
+Status add_initial(const OpenedJob& opened, const dag::Graph& graph, const dag::Weights& weights,
+                   storage::BlobStore& blobs, JobContext& context) {
+  for (const dag::Initializer& initializer : graph.initializers()) {
+    if (context.initial.contains(initializer.name)) continue;
+    const dag::Tensor& tensor = weights.at(initializer.name);
+    WEFT_TRY(const Digest sha256, blob_of(opened, initializer, tensor, blobs));
+    context.initial[initializer.name] = {weight_key(initializer), tensor.spec(), sha256};
+  }
+  return {};
+}
+
+Status read_served(const OpenedJob& opened, storage::BlobStore& blobs, JobContext& context) {
+  const configs::Job& job = context.job;
+  WEFT_TRY(train::ServedDecoder served, train::open_decoder(job, opened.model));
+  const int64_t vocabulary = served.parts->logits().width;
+  WEFT_TRY_STATUS(train::check_text(job, opened.tokenizer ? &*opened.tokenizer : nullptr, vocabulary));
+  WEFT_TRY_STATUS(add_initial(opened, *served.model.graph, served.model.weights, blobs, context));
+  context.warnings = served.model.warnings;
+  context.served_model = {.name = job.serve->name,
+                          .tokenizer = opened.tokenizer_path,
+                          .chat_template = job.serve->chat_template,
+                          .context = static_cast<uint64_t>(served.parts->context()),
+                          .vocabulary = static_cast<uint64_t>(vocabulary),
+                          .positions_max = 0,
+                          .sequences_max = job.serve->sequences_max,
+                          .fingerprint = {}};
+  context.served = std::make_shared<const train::ServedDecoder>(std::move(served));
+  return {};
+}
+
 }  // namespace
 
 Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
@@ -74,9 +105,15 @@ Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const stor
   WEFT_TRY_STATUS(place_files(submission, job, blobs, folder));
   const auto files = std::make_shared<SubmittedModel>(submission, model_path(job, folder), blobs);
   WEFT_TRY(onnx::OnnxModel model, open_submitted(submission, *files));
+  if (job.task == configs::Task::Serve) {
+    OpenedJob opened{std::move(job), files, std::move(model), {}, {}, {}, {}};
+    opened.tokenizer_path = tokenizer_path(opened.job, folder);
+    WEFT_TRY(opened.tokenizer, submitted_tokenizer(submission, opened.job, blobs, folder));
+    return opened;
+  }
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,
            data::open_dataset(job.task == configs::Task::Predict ? *job.predict : *job.train, kOpen));
-  OpenedJob opened{std::move(job), files, std::move(model), std::move(dataset), {}};
+  OpenedJob opened{std::move(job), files, std::move(model), std::move(dataset), {}, {}, {}};
   if (opened.job.task == configs::Task::Train && opened.job.test) {
     WEFT_TRY(opened.test, data::open_dataset(*opened.job.test, kOpen));
   }
@@ -100,6 +137,16 @@ Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, Submi
   return with_roles(model, std::move(table));
 }
 
+Result<std::optional<std::string>> submitted_tokenizer(const proto::SubmitJob& submission,
+                                                       const configs::Job& job,
+                                                       const storage::BlobStore& blobs,
+                                                       const fs::path& folder) {
+  const std::string path = tokenizer_path(job, folder);
+  if (path.empty()) return std::optional<std::string>();
+  WEFT_TRY(std::string text, read_submitted(submission, path, blobs, train::kTokenizerMax));
+  return std::optional(std::move(text));
+}
+
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size) {
   const configs::Job job = opened.job.with_microbatch_size(microbatch_size);
   if (job.task == configs::Task::Predict)
@@ -113,14 +160,13 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
   context->number = number;
   context->job = opened.job.with_microbatch_size(microbatch_size);
   const configs::Job& job = context->job;
+  if (job.task == configs::Task::Serve) {
+    WEFT_TRY_STATUS(read_served(opened, blobs, *context));
+    return context;
+  }
   const bool trains = job.task == configs::Task::Train;
   const auto add = [&](ProgramKind kind, train::Prepared prepared, const data::Dataset& dataset) -> Status {
-    for (const dag::Initializer& initializer : prepared.graph.initializers()) {
-      if (context->initial.contains(initializer.name)) continue;
-      const dag::Tensor& tensor = prepared.weights.at(initializer.name);
-      WEFT_TRY(const Digest sha256, blob_of(opened, initializer, tensor, blobs));
-      context->initial[initializer.name] = {weight_key(initializer), tensor.spec(), sha256};
-    }
+    WEFT_TRY_STATUS(add_initial(opened, prepared.graph, prepared.weights, blobs, *context));
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
     context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds),
                                std::move(prepared.bounds), std::move(prepared.divisors),
@@ -154,7 +200,10 @@ proto::JobFeed feed_of(const JobContext& context, const fs::path& folder) {
                       .microbatch_size = job.microbatch_size,
                       .shuffle = job.shuffle,
                       .seed = job.seed,
-                      .loss_terms = static_cast<uint32_t>(job.losses.size())};
+                      .programs = {},
+                      .initial = {},
+                      .loss_terms = static_cast<uint32_t>(job.losses.size()),
+                      .serves = context.served != nullptr};
   for (const auto& [kind, program] : context.programs) {
     const auto& spec = kind == ProgramKind::Train      ? job.train
                        : kind == ProgramKind::Evaluate ? job.test

@@ -16,6 +16,7 @@
 #include "data/dataset.h"
 #include "proto/planning.h"
 #include "storage/blob_store.h"
+#include "train/decoder.h"
 #include "train/prepare.h"
 
 namespace weft::broker {
@@ -35,6 +36,9 @@ struct JobContext {
   std::vector<uint64_t> empty_steps;  // in which nothing counts in the loss
   std::map<proto::ProgramKind, Program> programs;
   std::map<std::string, proto::TensorReference> initial;  // by initializer: the submitted value
+  // Of a job that serves, which has no programs: its model, and what is known of it before a plan.
+  std::shared_ptr<const train::ServedDecoder> served;
+  proto::ServedModel served_model;
   std::vector<std::string> warnings;
 };
 
@@ -42,8 +46,11 @@ struct JobContext {
 struct OpenedJob {
   configs::Job job;
   std::shared_ptr<const SubmittedModel> files;
-  onnx::OnnxModel model;                               // its large weights are not read
-  std::shared_ptr<const data::Dataset> dataset, test;  // what it trains on or predicts; `test` may be none
+  onnx::OnnxModel model;  // its large weights are not read
+  // What it trains on or predicts; `test` may be none. A job that serves has neither.
+  std::shared_ptr<const data::Dataset> dataset, test;
+  std::optional<std::string> tokenizer;  // of a job that serves; nothing: bytes
+  std::string tokenizer_path;            // as the submission names it
 };
 // Puts its data sets into `folder` and opens its model where its pieces are. Errors: as of check_submission
 // and place_files, and what reading says. `blobs` outlives it.
@@ -54,6 +61,12 @@ Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const stor
 // InvalidArgument for rows that are not of this model; what reading says.
 Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, SubmittedModel& files,
                                        int64_t read_max = onnx::kOutlineReadMax);
+
+// The tokenizer of a job that serves, nothing where it has none.
+Result<std::optional<std::string>> submitted_tokenizer(const proto::SubmitJob& submission,
+                                                       const configs::Job& job,
+                                                       const storage::BlobStore& blobs,
+                                                       const std::filesystem::path& folder);
 
 // The graph that is planned, with microbatches of that size.
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size);

@@ -1,11 +1,13 @@
 #include "broker/service/planner.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "broker/place/assembly.h"
-#include "broker/pool/candidates.h"
 #include "broker/place/pace.h"
+#include "broker/pool/candidates.h"
 #include "broker/service/random_secret.h"
+#include "broker/service/served_plan.h"
 #include "broker/service/submitted_files.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
@@ -123,6 +125,10 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
   if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
   WEFT_TRY_STATUS(read_job(request));
   const JobContext& context = *context_;
+  if (context.served) {
+    WEFT_TRY(const auto run, plan_served(context, request));
+    return encoded(*run);
+  }
   const bool trains = context.steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
   const dag::Graph& graph = context.programs.at(main).graph;
@@ -185,8 +191,18 @@ Status JobPlanner::open(proto::JobNumber job, const proto::SubmitJob& submission
 
 proto::JobFeed JobPlanner::feed() const { return feed_of(*context_, folder_of(context_->number)); }
 
+// Whether its tokenizer can be read. The model is looked at when it is planned, in more time.
+Result<JobPlanner::Wanted> JobPlanner::check_served(const proto::SubmitJob& submission,
+                                                    const configs::Job& job) const {
+  WEFT_TRY(const auto tokenizer, submitted_tokenizer(submission, job, blobs_, folder_));
+  const int64_t vocabulary = tokenizer ? std::numeric_limits<int64_t>::max() : 256;
+  WEFT_TRY_STATUS(train::check_text(job, tokenizer ? &*tokenizer : nullptr, vocabulary));
+  return Wanted{.peer_minor = proto::kProtocolMinorOfServing, .serves = job.serve->name};
+}
+
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
+  if (job.task == configs::Task::Serve) return check_served(submission, job);
   const bool is_new = job.may_have_empty_steps() || !job.optimizer.groups.empty();
   // Rows that are not of the model are refused at once; its weights do not matter for that.
   if (!submission.tensors.empty()) {

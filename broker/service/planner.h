@@ -41,6 +41,7 @@ class JobPlanner {
   proto::JobFeed feed() const;
 
  private:
+  Result<Wanted> check_served(const proto::SubmitJob& submission, const configs::Job& job) const;
   // Reads the job unless it is at hand; where it leaves the size of a microbatch open, chooses.
   Status read_job(const StartPlanning& request);
   Result<plan::MicrobatchChoice> choose_microbatch(const StartPlanning& request,

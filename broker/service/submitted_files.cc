@@ -130,6 +130,8 @@ Result<configs::Job> check_submission(const proto::SubmitJob& submission, const 
   std::vector<std::string> named = data_files(job, folder);
   const std::set<std::string> data(named.begin(), named.end());
   named.push_back(in_folder(job.model, folder));
+  if (const std::string tokenizer = tokenizer_path(job, folder); !tokenizer.empty())
+    named.push_back(tokenizer);
   for (const std::string& name : named)
     if (!names.contains(name))
       return fail(ErrorCode::PermissionDenied,
@@ -147,6 +149,32 @@ Status place_files(const proto::SubmitJob& submission, const configs::Job& job,
     if (data.contains(fs::path(file.path).generic_string()))
       WEFT_TRY_STATUS(place(file, is_one_blob(file), blobs, folder / file.path));
   return {};
+}
+
+Result<std::string> read_submitted(const proto::SubmitJob& submission, const std::string& path,
+                                   const storage::BlobStore& blobs, uint64_t size_max) {
+  const auto file = std::find_if(submission.files.begin(), submission.files.end(), [&](const auto& one) {
+    return fs::path(one.path).generic_string() == path;
+  });
+  if (file == submission.files.end())
+    return fail(ErrorCode::NotFound, "'" + path.substr(0, 256) + "' is not a file of the submission");
+  std::string text;
+  for (const proto::FilePiece& piece : file->pieces) {
+    if (piece.size > size_max - text.size())
+      return fail(ErrorCode::OutOfRange,
+                  "'" + path.substr(0, 256) + "' has more than " + std::to_string(size_max) + " bytes");
+    if (!piece.sha256) {
+      text += piece.bytes;
+      continue;
+    }
+    WEFT_TRY(const auto bytes, blobs.read(*piece.sha256, piece.size));
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return text;
+}
+
+std::string tokenizer_path(const configs::Job& job, const fs::path& folder) {
+  return job.serve && !job.serve->tokenizer.empty() ? in_folder(job.serve->tokenizer, folder) : std::string();
 }
 
 std::string model_path(const configs::Job& job, const fs::path& folder) {

@@ -28,6 +28,14 @@ Result<configs::Job> check_submission(const proto::SubmitJob& submission, const 
 Status place_files(const proto::SubmitJob& submission, const configs::Job& job,
                    const storage::BlobStore& blobs, const std::filesystem::path& folder);
 
+// A small file of the submission, whole. Errors: NotFound; OutOfRange for more than `size_max` bytes; what
+// the store says.
+Result<std::string> read_submitted(const proto::SubmitJob& submission, const std::string& path,
+                                   const storage::BlobStore& blobs, uint64_t size_max);
+
+// The tokenizer of a job that serves, as the submission names it; empty: it has none.
+std::string tokenizer_path(const configs::Job& job, const std::filesystem::path& folder);
+
 // The model, as the submission names it. REQUIRES: it was checked.
 std::string model_path(const configs::Job& job, const std::filesystem::path& folder);
 

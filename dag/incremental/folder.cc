@@ -40,12 +40,22 @@ std::vector<uint32_t> Folder::find_wanted(ValueId value) {
   return {wanted.begin(), wanted.end()};
 }
 
-Result<Tensor> Folder::leaf(const Op& op) const {
+Result<Tensor> Folder::leaf(const Op& op) {
   if (op.kind == OpKind::Constant) return graph_.constant(op);
   const std::string& name = op.attributes.get_string(Attr::Name);
+  read_.insert(name);
+  WEFT_TRY(Tensor tensor, weight(name));
+  if (tensor.spec() == graph_.spec(op.outputs[0])) return tensor;
+  return fail(ErrorCode::InvalidArgument, "the value of '" + name.substr(0, 128) + "' is " +
+                                              to_string(tensor.spec()) + ", the model has " +
+                                              to_string(graph_.spec(op.outputs[0])));
+}
+
+Result<Tensor> Folder::weight(const std::string& name) const {
   if (options_.weights != nullptr)
-    if (const auto weight = options_.weights->find(name); weight != options_.weights->end())
-      return weight->second;
+    if (const auto found = options_.weights->find(name); found != options_.weights->end())
+      return found->second;
+  if (options_.read) return options_.read(name);
   return fail(ErrorCode::Unsupported,
               "a mask hangs on '" + name.substr(0, 128) + "', of which no value is known");
 }

@@ -23,6 +23,7 @@ struct Incremental::Impl {
   Parts parts;
   ValueId tokens, logits;
   std::vector<PartInterface> interfaces;  // by part
+  std::vector<std::string> read;
 };
 
 Incremental::Incremental(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -76,10 +77,13 @@ Result<Incremental> Incremental::derive(std::shared_ptr<const Graph> graph, cons
   WEFT_TRY(impl->parts, incremental::make_parts(impl->analysis, impl->tokens, impl->logits));
   for (const Parts::Interface& interface : impl->parts.interfaces)
     impl->interfaces.push_back(interface_of(impl->analysis, interface));
+  impl->read.assign(folder.read().begin(), folder.read().end());
   impl->graph = std::move(graph);
   impl->table = &table;
   return Incremental(std::move(impl));
 }
+
+const std::vector<std::string>& Incremental::read_weights() const { return impl_->read; }
 
 Weights Incremental::tables() const {
   Weights tables;
@@ -92,7 +96,9 @@ Weights Incremental::tables() const {
 int64_t Incremental::context() const { return impl_->analysis.length; }
 size_t Incremental::row_parts() const { return impl_->parts.count / 2 + 1; }
 const PartInterface& Incremental::row_part(size_t part) const { return impl_->interfaces[2 * part]; }
-const PartInterface& Incremental::attending_part(size_t part) const { return impl_->interfaces[2 * part + 1]; }
+const PartInterface& Incremental::attending_part(size_t part) const {
+  return impl_->interfaces[2 * part + 1];
+}
 RowSpec Incremental::tokens() const { return incremental::row_spec(impl_->analysis, impl_->tokens); }
 RowSpec Incremental::logits() const { return incremental::row_spec(impl_->analysis, impl_->logits); }
 

@@ -2,76 +2,31 @@
 
 #include <ctime>
 
-#include "dag/op_table.h"
-#include "dag/onnx/decoder.h"
 #include "dag/onnx/model.h"
-#include "peer/backend/reference/reference_kernels.h"
 #include "serve/verify.h"
 #include "storage/files.h"
 #include "storage/sha256.h"
-#include "train/prepare.h"
+#include "train/decoder.h"
 
 namespace weft::serve {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kContext = 1024;
-
-struct Imported {
-  std::shared_ptr<const dag::Graph> graph;
-  dag::Weights weights;
-  std::string tokens, logits;
-  std::vector<std::string> warnings;
-};
-
-// The length that the file fixes, or else what is asked for.
-Result<onnx::DecoderPorts> find_ports(const onnx::OnnxModel& model, int64_t context) {
-  if (context > 0) return onnx::find_decoder(model, context);
-  auto fixed = onnx::find_decoder(model, std::nullopt);
-  if (fixed || fixed.error().code != ErrorCode::InvalidArgument) return fixed;
-  return onnx::find_decoder(model, kContext);
-}
-
-// A table of positions or a mask may be shorter than the length that was taken.
-Error with_length(Error error, const onnx::DecoderPorts& ports) {
-  error.message += "; the sequence was taken to have " + std::to_string(ports.length) +
-                   " positions: --context N says how many the model was made for";
-  return error;
-}
-
-Result<Imported> import_causal(const onnx::OnnxModel& model, int64_t context) {
-  WEFT_TRY(const onnx::DecoderPorts ports, find_ports(model, context));
-  auto prepared_graph = train::prepare_inference(model, onnx::import_options(ports, peer::evaluate_reference));
-  if (!prepared_graph) return fail(with_length(std::move(prepared_graph).error(), ports));
-  train::Prepared prepared = std::move(*prepared_graph);
-  Imported imported;
-  imported.graph = std::make_shared<const dag::Graph>(std::move(prepared.graph));
-  imported.weights = std::move(prepared.weights);
-  imported.warnings = std::move(prepared.warnings);
-  imported.tokens = ports.tokens;
-  imported.logits = ports.logits;
-  return imported;
-}
-
 // A decoder with caches, or by windows with the reason.
-Result<std::unique_ptr<Decoder>> make_decoder(const Imported& imported, const LoadOptions& options,
+Result<std::unique_ptr<Decoder>> make_decoder(const train::DecoderModel& imported, const onnx::OnnxModel& model,
+                                              const LoadOptions& options,
                                               peer::Backend& backend, std::string& why_windows) {
   const auto state = std::make_shared<peer::State>(backend);
   const auto window = [&] {
     return make_window_decoder(*imported.graph, imported.weights, imported.tokens, imported.logits, state);
   };
-  auto derived = dag::Incremental::derive(imported.graph, dag::op_table(),
-                                          {.tokens = imported.tokens,
-                                           .logits = imported.logits,
-                                           .evaluate = peer::evaluate_reference,
-                                           .weights = &imported.weights});
-  if (!derived) {
-    why_windows = derived.error().message;
+  const auto parts = train::derive_decoder(imported, model);
+  if (!parts) {
+    why_windows = parts.error().message;
     return window();
   }
-  const auto model = std::make_shared<const dag::Incremental>(std::move(*derived));
-  WEFT_TRY(auto cached, make_cached_decoder(model, imported.weights, state, {.rows_max = options.rows_max}));
+  WEFT_TRY(auto cached, make_cached_decoder(*parts, imported.weights, state, {.rows_max = options.rows_max}));
   if (!options.verifies) return cached;
   WEFT_TRY(const auto whole, window());
   const bool exact = backend.name() != "cuda";
@@ -111,7 +66,7 @@ Status load_tokenizer(const LoadOptions& options, int64_t vocabulary, TextModel&
   return {};
 }
 
-std::string fingerprint_of(const Imported& imported, const peer::Backend& backend) {
+std::string fingerprint_of(const train::DecoderModel& imported, const peer::Backend& backend) {
   storage::Sha256 hash;
   hash.update(backend.numerics_fingerprint());
   for (const auto& [name, tensor] : imported.weights) {
@@ -125,11 +80,11 @@ std::string fingerprint_of(const Imported& imported, const peer::Backend& backen
 
 Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backend) {
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
-  auto imported = import_causal(model, options.context);
+  auto imported = train::import_decoder(model, options.context, "--context N");
   if (!imported) return fail(imported.error().within(options.model.string()));
   LoadedModel loaded;
   loaded.warnings = std::move(imported->warnings);
-  auto decoder = make_decoder(*imported, options, backend, loaded.why_windows);
+  auto decoder = make_decoder(*imported, model, options, backend, loaded.why_windows);
   if (!decoder) return fail(decoder.error().within(options.model.string()));
   loaded.decoder = std::move(*decoder);
   loaded.text.name = options.name.empty() ? options.model.stem().string() : options.name;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/scratch.h"
@@ -109,6 +110,35 @@ TEST_F(PlanCommand, SaysWhatIsWrong) {
     EXPECT_EQ(finished.status, one.status) << one.arguments << ": " << finished.err;
     EXPECT_NE(finished.err.find(one.says), std::string::npos) << one.arguments << ": " << finished.err;
   }
+}
+
+TEST_F(PlanCommand, ShowsTheRingOfAJobThatServes) {
+  fs::copy_file(WEFT_SOURCE_DIR "/examples/gpt/model.onnx", scratch_.folder() / "model.onnx");
+  const fs::path file = scratch_.folder() / "serve.yaml";
+  std::ofstream(file) << "model: model.onnx\ntask: serve\nserve: {name: gpt, sequences_max: 8}\n";
+  const Finished text = run(file.string() + world_ + " --set placement.stages=3");
+  ASSERT_EQ(text.status, 0) << text.err;
+  for (const char* part : {"3 stages in a ring on ", "CACHE A POSITION", "predicted: ", " a token, ",
+                           " tokens/s of one sequence", " tokens/s of 8"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << " in " << text.out;
+  const Finished json = run(file.string() + world_ + " --set placement.stages=3 --format json");
+  ASSERT_EQ(json.status, 0) << json.err;
+  EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 1);
+  const auto plan = nlohmann::json::parse(json.out);
+  EXPECT_EQ(plan["event"], "plan");
+  ASSERT_EQ(plan["stages"].size(), 3u);
+  EXPECT_EQ(plan["stages"][0]["parts"].size(), 2u);
+  double round = 0;
+  for (const auto& stage : plan["stages"])
+    round += stage["row_seconds"].get<double>() + stage["hop_seconds"].get<double>();
+  EXPECT_NEAR(plan["seconds_a_token"].get<double>(), round, 1e-9);
+  const Finished alone = run(file.string() + world_ + " --format json");
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  EXPECT_EQ(nlohmann::json::parse(alone.out)["stages"].size(), 1u);
+  const Finished compared = run(file.string() + world_ + " --compare");
+  EXPECT_EQ(compared.status, 4) << compared.err;
+  const Finished excluded = run(file.string() + world_ + " --set 'placement={exclude: [attic]}'");
+  EXPECT_EQ(excluded.status, 3) << excluded.err;
 }
 
 }  // namespace

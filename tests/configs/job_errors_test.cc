@@ -219,5 +219,75 @@ TEST(JobErrors, TooManyProblemsAreCounted) {
   EXPECT_NE(message.find("and 80 more problems"), std::string::npos) << message;
 }
 
+const std::string kServes = R"(model: model.onnx
+task: serve
+serve: {name: gpt, tokenizer: t.json, context: 512, sequences_max: 4}
+placement: {stages: 2, exclude: [attic]}
+)";
+
+TEST(JobErrors, AJobThatServesHasItsKeysAndNoOthers) {
+  const auto job = parse_job(kServes, {}, {.source = "job.yaml", .folder = "there", .check_files = false});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  EXPECT_EQ(job->task, Task::Serve);
+  EXPECT_EQ(job->serve->name, "gpt");
+  EXPECT_EQ(job->serve->tokenizer, "there/t.json");
+  EXPECT_EQ(job->serve->context, 512u);
+  EXPECT_EQ(job->serve->sequences_max, 4u);
+  EXPECT_EQ(job->serve->rows_max, 64u);
+  EXPECT_EQ(job->stages, 2u);
+  EXPECT_EQ(job->batch_size, 1u);
+  for (const char* set : {"inputs={x: y}",
+                          "data={}",
+                          "batch_size=4",
+                          "microbatch_size=2",
+                          "shuffle=true",
+                          "seed=1",
+                          "loss={}",
+                          "steps=3",
+                          "epochs=3",
+                          "train=[a]",
+                          "freeze=[a]",
+                          "optimizer={}",
+                          "schedule={}",
+                          "clip_norm=1",
+                          "on_divergence=skip",
+                          "gradient_ranges=1",
+                          "evaluate_every=4",
+                          "checkpoint={}",
+                          "precision=bf16",
+                          "compression={}",
+                          "output=out.onnx",
+                          "placement.strategy=auto",
+                          "placement.pin=[]",
+                          "placement.owner=0.5"}) {
+    const std::string key = std::string(set).substr(0, std::string(set).find('='));
+    EXPECT_EQ(message_of(kServes, {set}),
+              "--set " + key + ": `" + key + "` means nothing with `task: serve`; take it away");
+  }
+}
+
+TEST(JobErrors, WhatAJobThatServesSaysIsBounded) {
+  for (const Case& wrong : std::vector<Case>{
+           {"serve=null", "`serve` is missing"},
+           {"serve.name=null", "`serve.name` is missing"},
+           {"serve.name=" + std::string(300, 'a'), "`serve.name` has at most 256 bytes"},
+           {"serve.name=\"a\\nb\"", "no control characters"},
+           {"serve.context=-1", "`serve.context` must be a whole number"},
+           {"serve.sequences_max=0", "`serve.sequences_max` must be a whole number from 1 to 4096"},
+           {"serve.rows_max=5000", "`serve.rows_max` must be a whole number from 1 to 4096"},
+           {"serve.objective=speed", "`serve.objective`"},
+           {"serve.token=x", "unknown key `serve.token`"}}) {
+    const std::string message = message_of(kServes, {wrong.set});
+    EXPECT_NE(message.find(wrong.message), std::string::npos) << wrong.set << ": " << message;
+  }
+  EXPECT_NE(message_of(kGood, {"serve={name: a}"}).find("`serve` goes with `task: serve`"),
+            std::string::npos);
+  const auto missing = parse_job(kServes, {}, {.source = "job.yaml", .folder = "nowhere"});
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_NE(missing.error().message.find("`serve.tokenizer`: nowhere/t.json: no such file"),
+            std::string::npos)
+      << missing.error().message;
+}
+
 }  // namespace
 }  // namespace weft::configs

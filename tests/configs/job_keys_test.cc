@@ -63,7 +63,7 @@ TEST(JobKeys, EachExampleParsesAndHasItsKey) {
 std::string path_to_set(const JobKey& key) {
   std::string path(key.path);
   if (path.find("[]") != std::string::npos || path.find("INPUT") != std::string::npos) return "";
-  if (path.starts_with("data.SET.")) path.replace(5, 3, key.predicts ? "predict" : "train");
+  if (path.starts_with("data.SET.")) path.replace(5, 3, key.task == Task::Predict ? "predict" : "train");
   return path;
 }
 
@@ -131,6 +131,9 @@ std::string described(const Job& job) {
   for (const auto* data : {&job.train, &job.test, &job.predict}) describe(out, *data);
   for (const dag::LossSpec& loss : job.losses) describe(out, loss);
   describe(out, job.optimizer);
+  if (job.serve)
+    out << job.serve->name << job.serve->tokenizer << job.serve->chat_template << job.serve->context << ' '
+        << job.serve->sequences_max << ' ' << job.serve->rows_max << static_cast<int>(job.serve->objective);
   out << job.model << job.output << job.batch_size << ' ' << job.microbatch_size << ' ' << job.shuffle
       << job.seed << ' ' << job.trained.size() << job.freeze.size() << static_cast<int>(job.schedule.type)
       << job.schedule.warmup_steps << ' ' << job.schedule.final_fraction << ' ' << job.clip_norm

@@ -2,6 +2,10 @@
 // not moved.
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "dag/text.h"
+#include "peer/backend/reference/reference_kernels.h"
 #include "tests/incremental/compare.h"
 #include "tests/incremental/forms.h"
 
@@ -67,6 +71,65 @@ TEST(Parts, KeepGroupedHeadsOnce) {
     EXPECT_EQ(count(graph, OpKind::Expand), 0);
     EXPECT_EQ(count(graph, OpKind::CacheWrite), 2);
   }
+}
+
+std::vector<std::string> texts_of(const dag::Incremental& model) {
+  std::vector<std::string> texts;
+  for (size_t part = 0; part < model.row_parts(); ++part) texts.push_back(to_text(model.rows(part, 3)));
+  for (size_t part = 0; part < model.attending_parts(); ++part)
+    texts.push_back(to_text(model.attending(part, 3, kCapacity)));
+  return texts;
+}
+
+// As a stage derives them, which has its own weights and those.
+TEST(Parts, HangOnNoOtherWeightsThanThoseThatTheyName) {
+  size_t named = 0;
+  for (const Form& form : forms()) {
+    SCOPED_TRACE(form.name);
+    Model model = make_model(form);
+    const auto made = derive(model);
+    ASSERT_TRUE(made) << made.error().message;
+    const std::vector<std::string> read = (*made)->read_weights();
+    EXPECT_TRUE(std::is_sorted(read.begin(), read.end()));
+    EXPECT_LT(read.size(), model.weights.size());
+    named += read.size();
+    const dag::Weights all = model.weights;
+    std::erase_if(model.weights, [&](const auto& weight) {
+      return std::find(read.begin(), read.end(), weight.first) == read.end();
+    });
+    EXPECT_EQ(model.weights.size(), read.size());
+    const auto again = derive(model);
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ((*again)->read_weights(), read);
+    EXPECT_EQ(texts_of(**again), texts_of(**made));
+    for (const std::string& name : read) {
+      Model lacks = model;
+      lacks.weights.erase(name);
+      EXPECT_FALSE(derive(lacks).has_value()) << name;
+    }
+  }
+  EXPECT_GE(named, 2u);
+}
+
+TEST(Parts, AWeightThatAMaskHangsOnIsReadWhereItLies) {
+  const Model model = make_model({.name = "", .mask = Mask::SliceOfLarger});
+  std::vector<std::string> asked;
+  dag::IncrementalOptions options{.tokens = model.tokens, .logits = {}, .evaluate = peer::evaluate_reference};
+  options.read = [&](const std::string& name) -> Result<dag::Tensor> {
+    asked.push_back(name);
+    return model.weights.at(name);
+  };
+  const auto made = dag::Incremental::derive(model.graph, dag::op_table(), options);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(std::set<std::string>(asked.begin(), asked.end()),
+            std::set<std::string>(made->read_weights().begin(), made->read_weights().end()));
+  EXPECT_FALSE(asked.empty());
+  options.read = [&](const std::string&) -> Result<dag::Tensor> {
+    return dag::make_scalar(dag::DType::F32, 1);
+  };
+  const auto refused = dag::Incremental::derive(model.graph, dag::op_table(), options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::InvalidArgument) << refused.error().message;
 }
 
 }  // namespace

@@ -1,0 +1,219 @@
+#include "plan/serving_cuts.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace weft::plan {
+namespace {
+
+constexpr double kEndless = std::numeric_limits<double>::infinity();
+constexpr uint32_t kUnitsMax = 200;
+constexpr uint32_t kHeadsMax = 4;      // how many units the entry may have first, where there are many
+constexpr uint32_t kAllHeadsMax = 24;  // units; of more, what it has beside comes last
+constexpr double kPieceBytes = 40;     // what says of a row whose it is (serve/pass.h)
+
+double rows_of(const ServingRequest& request) {
+  return request.objective == ServeObjective::Latency ? 1 : std::min(request.rows_max, request.sequences_max);
+}
+
+// Bytes of weights, each counted once.
+class WeightSum {
+ public:
+  explicit WeightSum(const ServingRequest& request)
+      : request_(request), seen_(request.weight_bytes.size(), false) {
+    add(request.weights_everywhere);
+  }
+  void add(const std::vector<uint32_t>& weights) {
+    for (const uint32_t weight : weights) {
+      if (seen_[weight]) continue;
+      seen_[weight] = true;
+      bytes_ += request_.weight_bytes[weight];
+    }
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const ServingRequest& request_;
+  std::vector<bool> seen_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+RingProblem::RingProblem(const ServingRequest& request)
+    : request_(request),
+      adds_(request.objective == ServeObjective::Latency),
+      rows_(rows_of(request)),
+      rates_(request.cluster.devices().size()) {
+  make_units();
+  measure_spans();
+}
+
+// Of very many parts, cuts where few bytes pass.
+void RingProblem::make_units() {
+  const auto parts = static_cast<uint32_t>(request_.parts.size());
+  const uint32_t width = (parts + kUnitsMax - 1) / kUnitsMax;
+  begin_ = {0};
+  for (uint32_t low = width > 1 ? width : 1; low < parts; low += width) {
+    uint32_t best = low;
+    for (uint32_t at = low; at < std::min(parts, low + width); ++at)
+      if (request_.parts[at].row_bytes < request_.parts[best].row_bytes) best = at;
+    begin_.push_back(best);
+  }
+  begin_.push_back(parts);
+}
+
+void RingProblem::measure_spans() {
+  const uint32_t count = units();
+  span_.assign(count, std::vector<RingLoad>(count + 1));
+  ends_of_.assign(count, std::vector<int64_t>(count + 1));
+  for (uint32_t begin = 0; begin < count; ++begin) {
+    WeightSum sum(request_);
+    RingLoad load{.weights = sum.bytes(), .cache = 0, .work = 0};
+    span_[begin][begin] = load;
+    for (uint32_t end = begin + 1; end <= count; ++end) {
+      for (uint32_t part = begin_[end - 1]; part < begin_[end]; ++part) {
+        sum.add(request_.parts[part].weights);
+        load.cache += request_.parts[part].cache_bytes;
+        load.work = std::max(load.work, request_.parts[part].work_bytes);
+      }
+      load.weights = sum.bytes();
+      span_[begin][end] = load;
+    }
+  }
+  for (uint32_t head = 0; head < count; ++head) {
+    WeightSum sum(request_);
+    for (uint32_t part = 0; part < begin_[head]; ++part) sum.add(request_.parts[part].weights);
+    for (uint32_t tail = count; tail-- > head;) {
+      for (uint32_t part = begin_[tail]; part < begin_[tail + 1]; ++part)
+        sum.add(request_.parts[part].weights);
+      ends_of_[head][tail] = sum.bytes();
+    }
+  }
+}
+
+const RingProblem::Rates& RingProblem::rates(uint32_t device) const {
+  std::optional<Rates>& known = rates_[device];
+  if (known) return *known;
+  known.emplace();
+  known->first = {0};
+  known->more = {0};
+  for (uint32_t unit = 0; unit < units(); ++unit) {
+    PartSeconds sum{known->first.back(), known->more.back()};
+    for (uint32_t part = begin_[unit]; part < begin_[unit + 1]; ++part) {
+      const PartSeconds one = request_.seconds(device, part);
+      sum.first += one.first;
+      sum.more += one.more;
+    }
+    known->first.push_back(sum.first);
+    known->more.push_back(sum.more);
+  }
+  return *known;
+}
+
+double RingProblem::span_seconds(uint32_t device, uint32_t begin, uint32_t end, double rows) const {
+  const Rates& of = rates(device);
+  return of.first[end] - of.first[begin] + (rows - 1) * (of.more[end] - of.more[begin]);
+}
+
+double RingProblem::hop(uint32_t from, uint32_t to, uint32_t at, double rows) const {
+  const LinkView link = request_.cluster.link(from, to);
+  const double bytes = static_cast<double>(request_.parts[begin_[at]].row_bytes) + kPieceBytes;
+  // Of many passes one is on its way while others are computed.
+  return (adds_ ? weft::seconds(link.latency) : 0) + rows * bytes / link.bytes_per_second;
+}
+
+bool RingProblem::fits(uint32_t device, const RingLoad& load, uint64_t positions) const {
+  const double bytes = static_cast<double>(load.weights) + static_cast<double>(load.work) +
+                       static_cast<double>(load.cache) * static_cast<double>(positions);
+  return bytes <= static_cast<double>(request_.cluster.devices()[device].memory.value);
+}
+
+double RingProblem::effort(size_t stages) const {
+  const double heads = units() <= kAllHeadsMax ? units() : kHeadsMax;
+  return heads * static_cast<double>(stages) * units() * units();
+}
+
+std::optional<RingCuts> RingProblem::cut(std::span<const uint32_t> order, uint64_t positions) const {
+  const uint32_t count = units();
+  if (order.size() == 1) {
+    if (!fits(order[0], whole(), positions)) return std::nullopt;
+    return RingCuts{{count}, of_all(order[0])};
+  }
+  if (order.size() > stages_max()) return std::nullopt;
+  std::optional<RingCuts> best;
+  const uint32_t heads = count <= kAllHeadsMax ? count : kHeadsMax;
+  for (uint32_t head = 1; head <= heads && head + order.size() <= count; ++head)
+    close(order, head, positions, best);
+  return best;
+}
+
+std::vector<double> RingProblem::extend(const std::vector<double>& before, uint32_t from, uint32_t device,
+                                        uint64_t positions, std::vector<uint32_t>& begins) const {
+  std::vector<double> best(units(), kEndless);
+  begins.assign(units(), 0);
+  for (uint32_t begin = 1; begin + 1 < units(); ++begin) {
+    if (before[begin] == kEndless) continue;
+    const double so_far = joined(before[begin], hop(from, device, begin, rows_));
+    for (uint32_t end = begin + 1; end < units() && fits(device, span_[begin][end], positions); ++end) {
+      const double cost = joined(so_far, span_seconds(device, begin, end, rows_));
+      if (cost >= best[end]) continue;
+      best[end] = cost;
+      begins[end] = begin;
+    }
+  }
+  return best;
+}
+
+// With so many units before the first cut.
+void RingProblem::close(std::span<const uint32_t> order, uint32_t head, uint64_t positions,
+                        std::optional<RingCuts>& best) const {
+  std::vector<double> costs(units(), kEndless);
+  costs[head] = 0;
+  std::vector<std::vector<uint32_t>> begins(order.size());
+  for (size_t stage = 1; stage < order.size(); ++stage)
+    costs = extend(costs, order[stage - 1], order[stage], positions, begins[stage]);
+  for (uint32_t tail = head + 1; tail < units(); ++tail) {
+    if (costs[tail] == kEndless) continue;
+    std::vector<uint32_t> ends(order.size(), head);
+    ends.back() = tail;
+    if (!fits(order[0], load(0, ends), positions)) continue;
+    const double entry = seconds(order[0], 0, ends, rows_);
+    const double cost = joined(joined(costs[tail], hop(order.back(), order[0], tail, rows_)), entry);
+    if (best && cost >= best->cost) continue;
+    for (size_t stage = order.size() - 1; stage > 0; --stage) ends[stage - 1] = begins[stage][ends[stage]];
+    best = RingCuts{std::move(ends), cost};
+  }
+}
+
+RingLoad RingProblem::load(size_t stage, const std::vector<uint32_t>& ends) const {
+  if (ends.size() == 1) return whole();
+  if (stage > 0) return span_[ends[stage - 1]][ends[stage]];
+  const RingLoad &head = span_[0][ends[0]], &tail = span_[ends.back()][units()];
+  return {.weights = ends_of_[ends[0]][ends.back()],
+          .cache = head.cache + tail.cache,
+          .work = std::max(head.work, tail.work)};
+}
+
+std::vector<PartSpan> RingProblem::parts(size_t stage, const std::vector<uint32_t>& ends) const {
+  if (stage > 0) return {{begin_[ends[stage - 1]], begin_[ends[stage]]}};
+  if (ends.size() == 1) return {{0, begin_.back()}};
+  return {{0, begin_[ends[0]]}, {begin_[ends.back()], begin_.back()}};
+}
+
+double RingProblem::seconds(uint32_t device, size_t stage, const std::vector<uint32_t>& ends,
+                            double rows) const {
+  if (stage > 0) return span_seconds(device, ends[stage - 1], ends[stage], rows);
+  if (ends.size() == 1) return span_seconds(device, 0, units(), rows);
+  return span_seconds(device, 0, ends[0], rows) + span_seconds(device, ends.back(), units(), rows);
+}
+
+double RingProblem::hop(std::span<const uint32_t> order, size_t stage, const std::vector<uint32_t>& ends,
+                        double rows) const {
+  if (order.size() == 1) return 0;
+  const LinkView link = request_.cluster.link(order[stage], order[(stage + 1) % order.size()]);
+  const double bytes = static_cast<double>(request_.parts[begin_[ends[stage]]].row_bytes) + kPieceBytes;
+  return weft::seconds(link.latency) + rows * bytes / link.bytes_per_second;
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,375 @@
+// Rings that serve, beside every ring there is where all of them can be looked at.
+#include "plan/serving.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "base/rng.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kPiece = 40;  // bytes beside a row
+
+// Layers of equal cost between an embedding and a head that are one weight.
+struct Example {
+  std::vector<std::vector<PartSeconds>> seconds;  // by device, by part
+  ServingRequest request;
+
+  const ServingRequest& asked() {
+    request.seconds = [this](uint32_t device, uint32_t part) { return seconds[device][part]; };
+    return request;
+  }
+};
+
+Example random_example(uint64_t seed, bool is_tight) {
+  Rng rng(seed, 17);
+  const auto between = [&](uint64_t low, uint64_t high) { return low + rng.below(high - low + 1); };
+  Example example;
+  ServingRequest& request = example.request;
+  request.context = between(4, 40);
+  request.sequences_max = static_cast<uint32_t>(between(1, 6));
+  request.rows_max = static_cast<uint32_t>(between(1, 8));
+  const auto parts = static_cast<uint32_t>(between(1, 7)), devices = static_cast<uint32_t>(between(1, 4));
+  for (uint32_t w = 0; w < parts + 2; ++w)
+    request.weight_bytes.push_back(static_cast<int64_t>(between(0, 4000)));
+  if (between(0, 1) == 1) request.weights_everywhere = {parts + 1};
+  for (uint32_t p = 0; p < parts; ++p) {
+    ServedPart part{.cache_bytes = p % 2 == 1 ? static_cast<int64_t>(between(1, 30)) : 0,
+                    .row_bytes = static_cast<int64_t>(between(1, 100'000)),
+                    .work_bytes = static_cast<int64_t>(between(0, 500)),
+                    .weights = {p}};
+    if (p == 0 || p + 1 == parts || between(0, 3) == 0) part.weights.push_back(parts);
+    request.parts.push_back(part);
+  }
+  std::vector<DeviceView> views(devices);
+  for (uint32_t d = 0; d < devices; ++d) {
+    views[d].name = "d" + std::to_string(d);
+    views[d].memory = {static_cast<int64_t>(between(2000, is_tight ? 12'000 : 60'000))};
+    views[d].site = d;
+    if (between(0, 2) == 0) views[d].uplink = 1e6 * static_cast<double>(between(1, 50));
+    std::vector<PartSeconds>& own = example.seconds.emplace_back();
+    const double speed = static_cast<double>(between(1, 20));
+    for (uint32_t p = 0; p < parts; ++p)
+      own.push_back(
+          {1e-3 * static_cast<double>(between(1, 30)) / speed, 1e-4 * static_cast<double>(between(0, 9))});
+  }
+  request.cluster = ClusterView(std::move(views));
+  for (uint32_t a = 0; a < devices; ++a)
+    for (uint32_t b = 0; b < devices; ++b)
+      request.cluster.set_between(a, b,
+                                  {.bytes_per_second = 1e6 * static_cast<double>(between(1, 100)),
+                                   .latency = std::chrono::microseconds(between(0, 20'000))});
+  request.objective = between(0, 2) == 0 ? ServeObjective::Throughput : ServeObjective::Latency;
+  if (between(0, 4) == 0) request.stages = static_cast<uint32_t>(between(1, devices));
+  return example;
+}
+
+// Its own arithmetic, from the header alone.
+class EveryRing {
+ public:
+  explicit EveryRing(Example& example) : example_(example), request_(example.asked()) {}
+
+  double best(uint64_t positions) {
+    positions_ = positions;
+    best_ = kNever;
+    std::vector<uint32_t> order;
+    extend(order);
+    return best_;
+  }
+  // Of a plan; checks that it is one.
+  double judge(const ServingPlan& plan, uint64_t positions) {
+    positions_ = positions;
+    std::vector<uint32_t> order;
+    std::vector<std::vector<uint32_t>> parts;
+    for (const ServingStage& stage : plan.stages) {
+      order.push_back(stage.device);
+      parts.emplace_back();
+      for (const PartSpan& span : stage.parts)
+        for (uint32_t part = span.begin; part < span.end; ++part) parts.back().push_back(part);
+    }
+    return cost(order, parts);
+  }
+
+ private:
+  void extend(std::vector<uint32_t>& order) {
+    const auto devices = static_cast<uint32_t>(request_.cluster.devices().size());
+    if (!order.empty() && (!request_.stages || *request_.stages == order.size())) cut_all(order);
+    for (uint32_t device = 0; device < devices; ++device) {
+      if (std::find(order.begin(), order.end(), device) != order.end()) continue;
+      order.push_back(device);
+      extend(order);
+      order.pop_back();
+    }
+  }
+  // Every way to cut the row in one piece more than there are stages, of which the last is the entry's, too.
+  void cut_all(const std::vector<uint32_t>& order) {
+    const auto count = static_cast<uint32_t>(request_.parts.size());
+    if (order.size() == 1) {
+      std::vector<uint32_t> all(count);
+      std::iota(all.begin(), all.end(), 0);
+      best_ = std::min(best_, cost(order, {all}));
+      return;
+    }
+    for (uint32_t mask = 0; mask < (1u << (count - 1)); ++mask) {
+      if (static_cast<size_t>(std::popcount(mask)) != order.size()) continue;
+      std::vector<std::vector<uint32_t>> parts(order.size());
+      size_t stage = 0;
+      for (uint32_t part = 0; part < count; ++part) {
+        parts[stage % order.size()].push_back(part);
+        if ((mask >> part) & 1) ++stage;
+      }
+      best_ = std::min(best_, cost(order, parts));
+    }
+  }
+
+  double cost(const std::vector<uint32_t>& order, const std::vector<std::vector<uint32_t>>& parts) const {
+    const bool adds = request_.objective == ServeObjective::Latency;
+    const double rows = adds ? 1 : std::min(request_.rows_max, request_.sequences_max);
+    double sum = 0, slowest = 0;
+    for (size_t s = 0; s < order.size(); ++s) {
+      if (bytes(parts[s]) > request_.cluster.devices()[order[s]].memory.value) return kNever;
+      double stage = 0;
+      for (const uint32_t part : parts[s]) {
+        const PartSeconds& one = example_.seconds[order[s]][part];
+        stage += one.first + (rows - 1) * one.more;
+      }
+      sum += stage;
+      slowest = std::max(slowest, stage);
+      if (order.size() == 1) continue;
+      const size_t next = (s + 1) % order.size();
+      const LinkView link = request_.cluster.link(order[s], order[next]);
+      // The first part that comes behind this stage's: of the entry's, behind its first ones.
+      uint32_t border = 0;
+      for (const uint32_t part : parts[s])
+        if (part == border || border == 0) border = part + 1;
+      const double carry =
+          rows * (static_cast<double>(request_.parts[border].row_bytes) + kPiece) / link.bytes_per_second;
+      sum += carry + weft::seconds(link.latency);
+      slowest = std::max(slowest, carry);
+    }
+    return adds ? sum : slowest;
+  }
+  int64_t bytes(const std::vector<uint32_t>& parts) const {
+    std::set<uint32_t> weights(request_.weights_everywhere.begin(), request_.weights_everywhere.end());
+    int64_t work = 0, cache = 0;
+    for (const uint32_t part : parts) {
+      weights.insert(request_.parts[part].weights.begin(), request_.parts[part].weights.end());
+      work = std::max(work, request_.parts[part].work_bytes);
+      cache += request_.parts[part].cache_bytes;
+    }
+    int64_t sum = work + cache * static_cast<int64_t>(positions_);
+    for (const uint32_t weight : weights) sum += request_.weight_bytes[weight];
+    return sum;
+  }
+
+  Example& example_;
+  const ServingRequest& request_;
+  uint64_t positions_ = 0;
+  double best_ = kNever;
+};
+
+// All parts once, in order round the ring, the entry with both ends.
+void expect_a_ring(const ServingPlan& plan, size_t parts) {
+  uint32_t next = plan.stages.front().parts.front().end;
+  EXPECT_EQ(plan.stages.front().parts.front().begin, 0u);
+  std::set<uint32_t> devices;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const ServingStage& stage = plan.stages[s];
+    EXPECT_TRUE(devices.insert(stage.device).second);
+    if (s == 0) continue;
+    ASSERT_EQ(stage.parts.size(), 1u);
+    EXPECT_EQ(stage.parts[0].begin, next);
+    EXPECT_LT(next, stage.parts[0].end);
+    next = stage.parts[0].end;
+  }
+  const ServingStage& entry = plan.stages.front();
+  EXPECT_EQ(entry.parts.size(), plan.stages.size() == 1 ? 1u : 2u);
+  if (entry.parts.size() == 2) {
+    EXPECT_EQ(entry.parts[1].begin, next);
+  }
+  EXPECT_EQ(entry.parts.back().end, parts);
+}
+
+TEST(ServingPlan, IsTheBestOfAllThereAre) {
+  size_t planned = 0, of_several = 0, refused = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Example example = random_example(seed, seed % 2 == 0);
+    EveryRing all(example);
+    const double best = all.best(example.request.context);
+    const auto plan = plan_serving(example.asked());
+    if (!plan) {
+      ++refused;
+      EXPECT_EQ(plan.error().code, ErrorCode::Infeasible) << plan.error().message;
+      EXPECT_EQ(best, kNever) << plan.error().message;
+      continue;
+    }
+    ++planned;
+    of_several += plan->stages.size() > 1;
+    expect_a_ring(*plan, example.request.parts.size());
+    const double own = all.judge(*plan, plan->positions_max);  // all caches full
+    EXPECT_GE(own, best * (1 - 1e-9));
+    EXPECT_LE(own, best * kMoreSequencesCost * (1 + 1e-9));
+    EXPECT_GE(plan->positions_max, example.request.context);
+    EXPECT_LE(plan->positions_max, example.request.context * example.request.sequences_max);
+    if (example.request.sequences_max == 1) {
+      EXPECT_NEAR(own, best, 1e-9 * best);
+    }
+    if (plan->positions_max < example.request.context * example.request.sequences_max) {
+      EXPECT_EQ(all.judge(*plan, plan->positions_max + 1), kNever);  // there is no room for more
+    }
+  }
+  EXPECT_GT(planned, 100u);
+  EXPECT_GT(of_several, 40u);
+  EXPECT_GT(refused, 20u);
+}
+
+TEST(ServingPlan, SaysWhichSequenceWouldFit) {
+  size_t shorter = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Example example = random_example(seed, true);
+    example.request.stages.reset();
+    const auto plan = plan_serving(example.asked());
+    if (plan) continue;
+    EveryRing all(example);
+    uint64_t longest = 0;
+    for (uint64_t positions = 1; positions < example.request.context; ++positions)
+      if (all.best(positions) < kNever) longest = positions;
+    const std::string wanted =
+        longest == 0 ? "the model does not fit" : "The largest that fits is " + std::to_string(longest) + ":";
+    EXPECT_NE(plan.error().message.find(wanted), std::string::npos) << plan.error().message;
+    shorter += longest > 0;
+  }
+  EXPECT_GT(shorter, 5u);
+}
+
+// As many layers as a model of some size has, on equal devices.
+Example layers(uint32_t count, uint32_t devices, int64_t memory) {
+  Example example;
+  ServingRequest& request = example.request;
+  request.context = 100;
+  request.sequences_max = 4;
+  for (uint32_t p = 0; p < 2 * count + 1; ++p) {
+    request.weight_bytes.push_back(p % 2 == 0 ? 1000 : 0);
+    request.parts.push_back({.cache_bytes = p % 2, .row_bytes = 64, .work_bytes = 10, .weights = {p}});
+  }
+  std::vector<DeviceView> views(devices);
+  for (uint32_t d = 0; d < devices; ++d) {
+    views[d].name = "d" + std::to_string(d);
+    views[d].memory = {memory};
+  }
+  example.seconds.assign(devices, std::vector<PartSeconds>(request.parts.size(), {1e-3, 1e-4}));
+  request.cluster = ClusterView(std::move(views));
+  request.cluster.set_between(0, 0, {.bytes_per_second = 1e8, .latency = std::chrono::milliseconds(10)});
+  return example;
+}
+
+TEST(ServingPlan, TakesAsFewStagesAsFitAndSharesCachesAmongThem) {
+  Example example = layers(12, 5, 8000);
+  const auto plan = plan_serving(example.asked());
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  EXPECT_EQ(plan->stages.size(), 2u) << "13 weights of 1000, 8000 of memory each";
+  example = layers(12, 1, 100'000);
+  const auto alone = plan_serving(example.asked());
+  ASSERT_TRUE(alone.has_value());
+  EXPECT_EQ(alone->stages.size(), 1u);
+  EXPECT_EQ(alone->stages[0].parts, (std::vector<PartSpan>{{0, 25}}));
+  EXPECT_EQ(alone->positions_max, 400u);
+  EXPECT_NEAR(alone->token_seconds, 25e-3, 1e-9);
+  EXPECT_NE(alone->explanation.front().find("one stage on d0: a token takes 25.0 ms"), std::string::npos)
+      << alone->explanation.front();
+}
+
+TEST(ServingPlan, ThroughputWantsMoreStages) {
+  Example example = layers(12, 5, 100'000);
+  example.request.sequences_max = 64;
+  const auto quick = plan_serving(example.asked());
+  example.request.objective = ServeObjective::Throughput;
+  const auto broad = plan_serving(example.asked());
+  ASSERT_TRUE(quick && broad);
+  EXPECT_EQ(quick->stages.size(), 1u);
+  EXPECT_EQ(broad->stages.size(), 5u);
+  EXPECT_GT(broad->tokens_per_second, quick->tokens_per_second);
+}
+
+TEST(ServingPlan, ManyDevicesOfManySitesGiveARingOfNeighbours) {
+  Example example = layers(24, 120, 6500);  // 25 weights of 1000: five stages at least
+  ServingRequest& request = example.request;
+  std::vector<DeviceView> views(request.cluster.devices());
+  for (uint32_t d = 0; d < views.size(); ++d) views[d].site = d % 10;
+  request.cluster = ClusterView(std::move(views));
+  for (uint32_t a = 0; a < 10; ++a)
+    for (uint32_t b = 0; b < 10; ++b)
+      request.cluster.set_between(
+          a, b, {.bytes_per_second = 1e8, .latency = std::chrono::milliseconds(a == b ? 1 : 50)});
+  const auto plan = plan_serving(example.asked());
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  std::set<uint32_t> sites;
+  for (const ServingStage& stage : plan->stages) sites.insert(request.cluster.devices()[stage.device].site);
+  EXPECT_EQ(sites.size(), 1u);
+  EXPECT_EQ(plan->stages.size(), 5u);
+  const auto again = plan_serving(example.asked());
+  EXPECT_EQ(again->explanation, plan->explanation);
+}
+
+TEST(ServingPlan, VeryManyPartsAreCutBetweenSomeOfThem) {
+  Example example = layers(1000, 3, 400'000);
+  example.request.weight_bytes.assign(2001, 500);
+  const auto plan = plan_serving(example.asked());
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  expect_a_ring(*plan, 2001);
+  EXPECT_EQ(plan->stages.size(), 3u);
+}
+
+TEST(ServingPlan, EqualBitsAreKeptWhereTheyAreAskedFor) {
+  Example example = layers(12, 4, 8000);
+  ServingRequest& request = example.request;
+  std::vector<DeviceView> views(request.cluster.devices());
+  for (uint32_t d = 0; d < 4; ++d) views[d].fingerprint = d % 2 == 0 ? "even" : "odd";
+  request.cluster = ClusterView(views);
+  for (const EqualBits equal_bits : {EqualBits::Require, EqualBits::Prefer}) {
+    request.equal_bits = equal_bits;
+    const auto plan = plan_serving(example.asked());
+    ASSERT_TRUE(plan.has_value()) << plan.error().message;
+    ASSERT_EQ(plan->stages.size(), 2u);
+    EXPECT_EQ(plan->stages[0].device % 2, plan->stages[1].device % 2);
+  }
+  request.equal_bits = EqualBits::Require;
+  request.stages = 3;
+  const auto refused = plan_serving(example.asked());
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("3 peers of one fingerprint"), std::string::npos);
+}
+
+TEST(ServingPlan, ARequestOfNoSenseIsRefused) {
+  const auto refused = [](const std::function<void(ServingRequest&)>& spoil) {
+    Example example = layers(3, 2, 100'000);
+    const auto& asked = example.asked();
+    spoil(example.request);
+    const auto plan = plan_serving(asked);
+    return plan ? ErrorCode::Internal : plan.error().code;
+  };
+  const auto code = ErrorCode::InvalidArgument;
+  EXPECT_EQ(refused([](auto& r) { r.parts.clear(); }), code);
+  EXPECT_EQ(refused([](auto& r) { r.context = 0; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.rows_max = 0; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.stages = 0; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.parts[1].weights = {99}; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.weights_everywhere = {7}; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.parts[0].row_bytes = -1; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.weight_bytes[0] = -1; }), code);
+  EXPECT_EQ(refused([](auto& r) { r.cluster.set_between(0, 0, {.bytes_per_second = 0}); }), code);
+  EXPECT_EQ(refused([](auto& r) { r.cluster = ClusterView(); }), ErrorCode::Infeasible);
+  EXPECT_EQ(refused([](auto& r) { r.stages = 3; }), ErrorCode::Infeasible);
+}
+
+}  // namespace
+}  // namespace weft::plan
