@@ -14,8 +14,8 @@ void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run, const DrawSecr
       for (const proto::EdgeEnd& end : program.sends) pairs.insert(std::minmax(s, end.stage));
       for (const proto::EdgeEnd& end : program.receives) pairs.insert(std::minmax(s, end.stage));
     }
-    const auto behind = static_cast<uint32_t>((s + 1) % stages.size());
-    if (stages[s].stage->serve && behind != s) pairs.insert(std::minmax(s, behind));
+    const auto next = static_cast<uint32_t>((s + 1) % stages.size());
+    if (stages[s].stage->serve && next != s) pairs.insert(std::minmax(s, next));
   }
   for (const auto& [low, high] : pairs) {
     const bool high_dials =

@@ -272,7 +272,7 @@ TEST(JobErrors, AJobThatServesMayNameTheResultOfAnother) {
   ASSERT_TRUE(job.has_value()) << job.error().message;
   EXPECT_EQ(job->model_of, 12u);
   EXPECT_TRUE(job->model.empty());
-  for (const char* file : {"model=job:", "model=job:0", "model=job:x", "model=job:1x", "model=job:-1",
+  for (const char* file : {"model=\"job:\"", "model=job:0", "model=job:x", "model=job:1x", "model=job:-1",
                            "model=job:99999999999999999999"}) {
     const auto other = parse_job(kServes, std::vector<std::string>{file},
                                  {.source = "job.yaml", .folder = {}, .check_files = false});
