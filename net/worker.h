@@ -18,11 +18,11 @@ class Worker {
  public:
   Worker() : thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
+  // Told under the lock: whoever waits for the work may destroy this as soon as it is done, and by then
+  // nothing of this is touched any more.
   void post(std::function<void()> work) {
-    {
-      const MutexLock lock(mutex_);
-      queue_.push_back(std::move(work));
-    }
+    const MutexLock lock(mutex_);
+    queue_.push_back(std::move(work));
     changed_.notify_one();
   }
 

@@ -4,6 +4,10 @@
 
 #include "base/check.h"
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace weft::broker {
 
 namespace {
@@ -12,19 +16,37 @@ constexpr const char* kEvents = "inproc://events";
 // Messages; what a connection may have in the core, and in its queue, bounds them long before.
 constexpr int kHighWater = 1'000'000;
 
+// What was done to a value before it was handed over comes before what is done after it was taken over.
+// ZeroMQ sees to that, but it is not instrumented, so TSan has to be told.
+#if defined(__SANITIZE_THREAD__)
+void hand_over(void* value) { __tsan_release(value); }
+void take_over(void* value) { __tsan_acquire(value); }
+#else
+void hand_over(void* /*value*/) {}
+void take_over(void* /*value*/) {}
+#endif
+
 // A message whose bytes are a shared_ptr: whoever lets go of the message last, ZeroMQ itself where it drops
 // one, lets go of the value.
 template <typename T>
 zmq::message_t wrap(std::shared_ptr<const T> value) {
   using Pointer = std::shared_ptr<const T>;
-  return {new Pointer(std::move(value)), sizeof(Pointer),
-          [](void* pointer, void*) { delete static_cast<Pointer*>(pointer); }};
+  auto* const boxed = new Pointer(std::move(value));
+  hand_over(boxed);
+  return {boxed, sizeof(Pointer), [](void* pointer, void*) {
+            take_over(pointer);
+            delete static_cast<Pointer*>(pointer);
+          }};
 }
 
 template <typename T>
-std::shared_ptr<const T> unwrap(const zmq::message_t& message) {
+std::shared_ptr<const T> unwrap(zmq::message_t& message) {
   WEFT_CHECK(message.size() == sizeof(std::shared_ptr<const T>));
-  return *message.data<std::shared_ptr<const T>>();
+  auto* const boxed = message.data<std::shared_ptr<const T>>();
+  take_over(boxed);
+  std::shared_ptr<const T> value = *boxed;
+  hand_over(boxed);  // to whoever lets go of it last
+  return value;
 }
 
 void set_limits(zmq::socket_t& socket) {

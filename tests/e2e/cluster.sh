@@ -8,6 +8,13 @@ weft=${WEFT:-build/release/weft}
 declare -A peer_pid=()
 broker_pid='' submit_pid=''
 
+# Prints what a sanitizer has said of any of these processes, whatever became of the process.
+found_by_sanitizers() { grep -shE -A 60 '(WARNING|ERROR|FATAL): [A-Za-z]*Sanitizer|: runtime error: ' "$work"/*.log >&2; }
+# What is measured or bounded is memory, and a sanitizer takes several times as much of it.
+skip_under_sanitizers() {
+  if grep -q 'lib[at]san' <<<"$(ldd "$weft")"; then echo "skipped: a sanitizer's memory would be counted" >&2; exit 77; fi
+}
+
 cluster_begin() {
   work=$(mktemp -d)
   export XDG_CONFIG_HOME=$work/config
@@ -24,6 +31,7 @@ cluster_end() {
   for pid in "${peer_pid[@]}" $submit_pid $broker_pid; do kill -CONT "$pid" 2>/dev/null || true; kill -KILL "$pid" 2>/dev/null || true; done
   wait || true
   exec 2>&3
+  if found_by_sanitizers; then status=1; fi
   if [ "$status" -ne 0 ] && [ -n "${KEEP:-}" ]; then echo "kept: $work" >&2; else rm -rf "$work"; fi
   exit "$status"
 }

@@ -3,6 +3,7 @@
 # the client and the process that plans may not take as much as half of it, and a peer takes what its stage does and a
 # tenth. Only its head is trained. The trained file is that of one machine.   large.sh [--quick]
 source "$(dirname "$0")/cluster.sh"
+skip_under_sanitizers
 cluster_begin
 maker=${WEFT_BENCH_MODEL:-build/release/weft_bench_model}
 "$maker" 1024 48 16 "$work/model.onnx"

@@ -3,6 +3,7 @@
 # by, evaluated, copied for recovery; one peer is killed and the spare takes its stage. No process ever takes more than it
 # offered (by a tenth, or 64 MiB). Peers that offer too little are told so before they take anything.   memory.sh [--quick]
 source "$(dirname "$0")/cluster.sh"
+skip_under_sanitizers
 cluster_begin
 maker=${WEFT_BENCH_MODEL:-build/release/weft_bench_model}
 offered=${OFFERED_MIB:-640}

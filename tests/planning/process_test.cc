@@ -11,6 +11,7 @@
 #include "broker/store/run_plan.h"
 #include "proto/codec/codec.h"
 #include "tests/planning/submitted.h"
+#include "tests/support/sanitized.h"
 
 namespace weft::broker {
 namespace {
@@ -126,9 +127,7 @@ TEST(PlanProcess, ThatTakesTooLongIsEnded) {
 }
 
 TEST(PlanProcess, ThatWantsTooMuchMemoryIsEnded) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's own memory cannot be limited";
-#endif
+  if (weft::test::kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory cannot be limited";
   test::SubmittedJobs jobs;
   PlanProcessOptions options = jobs.process_options();
   const StartPlanning request = test::request_for(1, jobs.submit("resnet18w16"));

@@ -4,13 +4,11 @@
 
 #include <cstddef>
 
+#include "tests/support/sanitized.h"
+
 namespace weft::test {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kCountsMemory = false;  // operator new is the sanitizer's
-#else
-inline constexpr bool kCountsMemory = true;
-#endif
+inline constexpr bool kCountsMemory = !kIsSanitized;  // else operator new is the sanitizer's
 
 // From its making on; one at a time. 0 where nothing is counted.
 class PeakMemory {

@@ -18,6 +18,9 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace weft::peer::cuda::shim {
 namespace {
@@ -33,6 +36,30 @@ constexpr uint32_t kThreadsMax = 1024;
 constexpr size_t kStackBytes = 256 << 10;
 #else
 constexpr size_t kStackBytes = 64 << 10;
+#endif
+
+// TSan writes down which functions a thread is in. Where a fiber begins and ends, or hands over, is not told
+// to it: to TSan all threads of a grid are one fiber, with a record that goes with it. A fault leaves
+// functions there that never return.
+#if defined(__SANITIZE_THREAD__)
+#define WEFT_UNSEEN __attribute__((no_sanitize("thread")))
+class OneFiber {
+ public:
+  WEFT_UNSEEN OneFiber() { __tsan_switch_to_fiber(mine_, 0); }
+  WEFT_UNSEEN ~OneFiber() {
+    __tsan_switch_to_fiber(before_, 0);
+    __tsan_destroy_fiber(mine_);
+  }
+  OneFiber(const OneFiber&) = delete;
+  OneFiber& operator=(const OneFiber&) = delete;
+
+ private:
+  void* const before_ = __tsan_get_current_fiber();
+  void* const mine_ = __tsan_create_fiber(0);
+};
+#else
+#define WEFT_UNSEEN
+struct OneFiber {};
 #endif
 
 // Who touched an element of shared memory last, and between which barriers.
@@ -138,9 +165,9 @@ class Block {
   void write(Region& region, int64_t index, const void* from);
 
  private:
-  static void start(transfer_t transfer);
-  void enter(uint32_t i);
-  void leave();
+  WEFT_UNSEEN static void start(transfer_t transfer);
+  WEFT_UNSEEN void enter(uint32_t i);
+  WEFT_UNSEEN void leave();
   std::vector<uint32_t> draw_order();
   bool release();
   void release_block();
@@ -434,6 +461,7 @@ std::string run_grid(const Entry& kernel, const Grid& grid, const void* paramete
       grid.blocks_y < 1 || grid.blocks_y > 65535)
     return std::string(kernel.name) + ": a grid of " + std::to_string(grid.blocks) + " x " +
            std::to_string(grid.blocks_y) + " blocks of " + std::to_string(grid.threads) + " threads";
+  [[maybe_unused]] const OneFiber fiber;
   for (uint32_t y = 0; y < grid.blocks_y; ++y)
     for (uint32_t x = 0; x < grid.blocks; ++x) {
       Block one(kernel, parameters, grid.threads, seed + ((uint64_t{y} << 32) | x));
