@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A model that peers serve together: a broker with its HTTP door, and peers that have a stage each. What is asked over the
+# A model that peers train and then serve together: a broker with its HTTP door, and peers that have a stage each. What is asked over the
 # door has the text of one machine, also while peers of stages are killed, the entry's among them.
 #   serve_peers.sh [--quick] [--kills N]
 source "$(dirname "$0")/cluster.sh"
@@ -13,14 +13,8 @@ while [ $# -gt 0 ]; do
   shift
 done
 cluster_begin
-cp examples/gpt/model.onnx "$work/gpt.onnx"
-cat >"$work/job.yaml" <<YAML
-format: 1
-task: serve
-model: gpt.onnx
-serve: {name: gpt, chat_template: plain}
-placement: {stages: 3}
-YAML
+cp -r examples/gpt "$work/gpt"
+made_text 60000 >"$work/gpt/corpus.txt"
 peers=(a b c d e)
 prompt='Once upon' texts=8 length=110  # 128 positions, the prompt's among them
 
@@ -45,9 +39,14 @@ expect() {  # expect WHAT PATTERN TEXT
 
 start_broker_with_door
 for name in "${peers[@]}"; do peer "$name"; done
-submit_job "$work/job.yaml"
+# The peers that train it serve it, and no weight is sent again.
+"$weft" submit "$work/gpt/job.yaml" --set steps=8 --set evaluate_every=null --set placement.stages=3 \
+  --set "output=$work/trained.onnx" >"$work/train.log" 2>&1 || fail "training: $(tail -n 3 "$work/train.log")"
+submit_job "$work/gpt/serve.yaml" --set placement.stages=3
+grep -q 'the broker has everything already' "$work/submit.log" || fail "weights were sent again"
+echo "ok: what job 1 has learnt is served, and none of it is sent again"
 wait_for_log "$work/broker.log" 'reason="serves as gpt"'
-for ((seed = 1; seed <= texts; ++seed)); do generate "$work/gpt.onnx" --threads 1 --seed "$seed" >"$work/file.$seed"; done
+for ((seed = 1; seed <= texts; ++seed)); do generate "$work/trained.inference.onnx" --threads 1 --seed "$seed" >"$work/file.$seed"; done
 
 # All at once: each the text that it has alone, on one machine. The first comes through a pipe.
 ask_all() {
