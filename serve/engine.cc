@@ -235,9 +235,31 @@ Result<dag::Tensor> Engine::decode(const Begun& begun) {
   return decoder_->pass(pieces);
 }
 
-void Engine::restart() {
-  for (const auto& [number, pass] : passes_) tell_again(pass);
+// Of passes under way: pieces of a sequence follow each other.
+void Engine::take_back() {
+  for (const auto& [number, pass] : passes_) {
+    tell_again(pass);
+    for (const Turn& turn : pass.turns)
+      if (const auto served = serving_.find(turn.id); served != serving_.end())
+        served->second.begun -= turn.rows;
+  }
   passes_.clear();
+}
+
+void Engine::resume(const IsKept& is_kept, uint64_t numbers_behind) {
+  take_back();
+  for (auto& [id, served] : serving_)
+    if (!is_kept(id)) served.begun = 0;
+  last_pass_ = std::max(last_pass_, numbers_behind);
+}
+
+int64_t Engine::begun(uint64_t id) const {
+  const auto served = serving_.find(id);
+  return served == serving_.end() ? 0 : served->second.begun;
+}
+
+void Engine::restart() {
+  take_back();
   for (auto& [id, served] : serving_) {
     served.begun = 0;
     if (decoder_) served.sequence = decoder_->begin();

@@ -34,7 +34,8 @@ struct EngineOptions {
   // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less
   // than twice what one takes (docs/RESULTS.md).
   int64_t prompt_rows = 7;
-  size_t passes_max = 1;  // under way at once
+  size_t passes_max = 1;        // under way at once
+  uint64_t numbers_behind = 0;  // the first request and the first pass have the number behind this one
 };
 
 struct Request {
@@ -68,8 +69,16 @@ class Engine {
  public:
   // They outlive it. Without a decoder it has no tick().
   Engine(Decoder& decoder, const EngineOptions& options)
-      : model_(decoder), decoder_(&decoder), options_(options) {}
-  Engine(const ModelLimits& model, const EngineOptions& options) : model_(model), options_(options) {}
+      : model_(decoder),
+        decoder_(&decoder),
+        options_(options),
+        last_id_(options.numbers_behind),
+        last_pass_(options.numbers_behind) {}
+  Engine(const ModelLimits& model, const EngineOptions& options)
+      : model_(model),
+        options_(options),
+        last_id_(options.numbers_behind),
+        last_pass_(options.numbers_behind) {}
 
   // Errors: InvalidArgument for an empty prompt and for tokens that the model does not have; OutOfRange when
   // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
@@ -107,7 +116,13 @@ class Engine {
   // Passes under way will not come back, and what has been computed is lost: all begin again from their first
   // position, with what has been drawn. Ends that they told are told again.
   void restart();
+  // The same where some are kept: they go on with the first position that a pass under way has. Passes are
+  // numbered behind `numbers_behind` from here on, if that is more. REQUIRES: no decoder.
+  using IsKept = std::function<bool(uint64_t id)>;
+  void resume(const IsKept& is_kept, uint64_t numbers_behind);
 
+  // The first position of which a pass is to be begun.
+  int64_t begun(uint64_t id) const;
   bool serves(uint64_t id) const { return serving_.contains(id); }
   size_t serving() const { return serving_.size(); }
   size_t waiting() const { return waiting_.size(); }
@@ -139,6 +154,7 @@ class Engine {
 
   Status check(const Request& request) const;
   int64_t positions_of(const Request& request) const;
+  void take_back();
   void admit();
   void end_cancelled();
   std::vector<Served*> next_generating(bool& any);
@@ -153,7 +169,7 @@ class Engine {
   const ModelLimits& model_;
   Decoder* decoder_ = nullptr;
   EngineOptions options_;
-  uint64_t last_id_ = 0, last_pass_ = 0;
+  uint64_t last_id_, last_pass_;
   Bytes granted_{};
   std::deque<Served> waiting_;
   std::map<uint64_t, Served> serving_;  // in the order of arrival

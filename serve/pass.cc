@@ -13,7 +13,7 @@ using dag::RowSpec;
 using dag::Tensor;
 using dag::TensorSpec;
 
-constexpr int64_t kNumbers = 5;  // of a piece
+constexpr int64_t kNumbers = 6;  // of a piece
 
 tl::unexpected<Error> refuse(std::string message) {
   return fail(ErrorCode::InvalidArgument, std::move(message));
@@ -21,7 +21,7 @@ tl::unexpected<Error> refuse(std::string message) {
 
 bool has_sense(const PassPiece& piece, const PassLimits& limits) {
   if (piece.ends()) return piece == PassPiece{.sequence = piece.sequence};
-  return piece.count > 0 && piece.count <= limits.rows_max && piece.logits >= 0 &&
+  return piece.count > 0 && piece.count <= limits.rows_max && piece.logits >= PassPiece::kHistory &&
          piece.logits <= piece.count && piece.first >= 0 && piece.first <= limits.context - piece.count &&
          piece.expected >= 0 && piece.expected <= limits.context;
 }
@@ -46,6 +46,7 @@ Status check_pieces(std::span<const PassPiece> pieces, const PassLimits& limits)
     if (piece.sequence > INT64_MAX || !has_sense(piece, limits))
       return refuse(name + ": a piece of no sense");
     if (!seen.insert(piece.sequence).second) return refuse(name + " is twice in a pass");
+    if (piece.is_history() != is_history(pieces)) return refuse(name + ": history beside what is none");
     rows += piece.count;
   }
   if (rows > limits.rows_max)
@@ -53,11 +54,13 @@ Status check_pieces(std::span<const PassPiece> pieces, const PassLimits& limits)
   return {};
 }
 
+bool is_history(std::span<const PassPiece> pieces) { return pieces.front().is_history(); }
+
 Tensor tensor_of(std::span<const PassPiece> pieces) {
   std::vector<int64_t> numbers;
   for (const PassPiece& piece : pieces)
     numbers.insert(numbers.end(), {static_cast<int64_t>(piece.sequence), piece.first, piece.count,
-                                   piece.logits, piece.expected});
+                                   piece.logits, piece.expected, piece.kept ? 1 : 0});
   return dag::make_tensor({static_cast<int64_t>(pieces.size()), kNumbers}, numbers);
 }
 
@@ -68,9 +71,11 @@ Result<std::vector<PassPiece>> pieces_from(const Tensor& tensor, const PassLimit
     return refuse("the pieces of a pass are " + to_string(tensor.spec()));
   std::vector<PassPiece> pieces;
   const auto numbers = tensor.as<int64_t>();
-  for (size_t i = 0; i + kNumbers <= numbers.size(); i += kNumbers)
-    pieces.push_back(
-        {static_cast<uint64_t>(numbers[i]), numbers[i + 1], numbers[i + 2], numbers[i + 3], numbers[i + 4]});
+  for (size_t i = 0; i + kNumbers <= numbers.size(); i += kNumbers) {
+    if (numbers[i + 5] != 0 && numbers[i + 5] != 1) return refuse("a piece that is kept in part");
+    pieces.push_back({static_cast<uint64_t>(numbers[i]), numbers[i + 1], numbers[i + 2], numbers[i + 3],
+                      numbers[i + 4], numbers[i + 5] == 1});
+  }
   WEFT_TRY_STATUS(check_pieces(pieces, limits));
   return pieces;
 }

@@ -20,9 +20,13 @@ struct PassPiece {
   uint64_t sequence = 0;
   int64_t first = 0;     // position of the first
   int64_t count = 0;     // 0: the sequence has ended, and its caches go; all that follows is 0 then
-  int64_t logits = 0;    // rows of logits that are wanted: those of the last positions
+  int64_t logits = 0;    // rows of logits that are wanted: those of the last positions; or kHistory
   int64_t expected = 0;  // positions that memory is taken for at once, beside what is needed
+  bool kept = false;     // whoever sends its rows on keeps them, for a stage that comes new behind it
+  // Computed once already, by a stage whose place another has taken: nothing is drawn of it.
+  static constexpr int64_t kHistory = -1;
   bool ends() const { return count == 0; }
+  bool is_history() const { return logits == kHistory; }
   bool operator==(const PassPiece&) const = default;
 };
 // Rows by the name of their value: [positions of all pieces, width], piece by piece.
@@ -40,13 +44,21 @@ struct PassLimits {
 };
 inline constexpr size_t kPassPiecesMax = 65536;
 
+// Each version of a plan numbers its passes anew, above all of those before it; so does an entry that is new
+// with it its sequences. History comes first.
+inline constexpr uint64_t numbers_of(uint64_t plan_version) { return plan_version << 32; }
+inline constexpr uint64_t kHistoryNumbers = uint64_t{1} << 20;
+inline constexpr uint64_t first_of(uint64_t number) { return number >> 32 << 32; }  // of the same version
+
 int64_t row_count(std::span<const PassPiece> pieces);
 
 // Errors: InvalidArgument for no piece, too many of them, a sequence twice, numbers that are negative or
-// beyond the limits, and an end that has positions.
+// beyond the limits, an end that has positions, and history beside what is not.
 Status check_pieces(std::span<const PassPiece> pieces, const PassLimits& limits);
 
-// i64 [pieces, 5]: sequence, first, count, logits, expected.
+bool is_history(std::span<const PassPiece> pieces);  // of those that check_pieces has nothing against
+
+// i64 [pieces, 6]: sequence, first, count, logits, expected, kept.
 dag::Tensor tensor_of(std::span<const PassPiece> pieces);
 // The same back, checked. Errors: InvalidArgument for another form; what check_pieces says.
 Result<std::vector<PassPiece>> pieces_from(const dag::Tensor& tensor, const PassLimits& limits);

@@ -25,7 +25,8 @@ Status check_options(const RingOptions& options) {
   const auto counts = [](int64_t count) { return count >= 1 && count <= kCountMax; };
   if (counts(options.rows_max) && counts(static_cast<int64_t>(options.sequences_max)) &&
       counts(static_cast<int64_t>(options.passes_max)) && options.positions_max >= 1 &&
-      options.positions_max <= dag::kElementCountMax && options.prompt_rows >= 1)
+      options.positions_max <= dag::kElementCountMax && options.prompt_rows >= 1 &&
+      options.kept_positions_max >= 0)
     return {};
   return refuse("a ring needs rows_max, sequences_max and passes_max from 1 to " + std::to_string(kCountMax) +
                 ", a positions_max from 1 to 2^40 and at least one of prompt_rows");
@@ -36,6 +37,24 @@ std::vector<PassPiece> without_ends(std::span<const PassPiece> pieces) {
   std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(going_on),
                [](const PassPiece& piece) { return !piece.ends(); });
   return going_on;
+}
+
+// As a stage runs them that makes no logits.
+std::vector<PassPiece> to_compute(std::span<const PassPiece> pieces) {
+  std::vector<PassPiece> computed = without_ends(pieces);
+  for (PassPiece& piece : computed) piece.logits = 0;
+  return computed;
+}
+
+std::vector<Pass> history_before(uint64_t number, const RowHistory& sent, int64_t rows_max) {
+  std::vector<Pass> passes = sent.passes(first_of(number) + 1, rows_max);
+  if (passes.size() >= kHistoryNumbers) passes.resize(kHistoryNumbers - 1);
+  return passes;
+}
+
+// Nothing travels where the entry is alone.
+std::vector<RowSpec> edges_of(const Incremental& model, bool is_alone, uint32_t part) {
+  return is_alone ? std::vector<RowSpec>{} : edges_before(model, part);
 }
 
 void let_go(Stage& stage, std::span<const PassPiece> pieces) {
@@ -135,7 +154,8 @@ RingStage::RingStage(std::shared_ptr<const Incremental> model, PartRange range, 
       stage_(std::move(stage)),
       options_(options),
       in_(edges_before(*model_, range.begin)),
-      out_(edges_before(*model_, range.end)) {}
+      out_(edges_before(*model_, range.end)),
+      sent_(out_) {}
 
 PassLimits RingStage::limits() const { return {options_.rows_max, model_->context()}; }
 
@@ -152,11 +172,14 @@ RingStage::Kept RingStage::after(const PassPiece& piece) const {
   return {length, std::max(positions, kept == kept_.end() ? 0 : kept->second.positions)};
 }
 
-Status RingStage::check(const Pass& in) const {
+Status RingStage::check_form(const Pass& in) const {
   if (in.number <= last_)
     return refuse("pass " + std::to_string(in.number) + " comes behind pass " + std::to_string(last_));
   WEFT_TRY_STATUS(check_pieces(in.pieces, limits()));
-  WEFT_TRY_STATUS(check_rows(in, in_));
+  return check_rows(in, in_);
+}
+
+Status RingStage::check_follows(const Pass& in) const {
   for (const PassPiece& piece : in.pieces) {
     const auto kept = kept_.find(piece.sequence);
     const int64_t length = kept == kept_.end() ? 0 : kept->second.length;
@@ -186,11 +209,38 @@ Status RingStage::check_room(const Pass& in) const {
                                                 std::to_string(options_.positions_max) + " have room");
 }
 
+// Those of earlier entries, which nobody will end.
+void RingStage::forget_before(uint64_t first) {
+  const auto end = kept_.lower_bound(first);
+  for (auto kept = kept_.begin(); kept != end; kept = kept_.erase(kept)) stage_->end(kept->first);
+  sent_.forget_before(first);
+}
+
+void RingStage::resume(bool same_behind) {
+  fills_ = is_whole_ && (!same_behind || passes_ <= options_.passes_max);
+  passes_ = 0;
+  if (!is_whole_) forget_before(UINT64_MAX);
+}
+
+std::vector<Pass> RingStage::history(const Pass& before) {
+  if (!fills_ || before.pieces.empty() || is_history(before.pieces)) return {};
+  fills_ = false;
+  forget_before(first_of(before.pieces.front().sequence));
+  return history_before(before.number, sent_, options_.rows_max);
+}
+
 Result<Pass> RingStage::run(const Pass& in) {
-  WEFT_TRY_STATUS(check(in));
+  WEFT_TRY_STATUS(check_form(in));
+  const bool is_new = !is_history(in.pieces);
+  if (!is_new && is_whole_) {
+    last_ = in.number;
+    return Pass{.number = in.number};
+  }
+  if (is_new) forget_before(first_of(in.pieces.front().sequence));
+  WEFT_TRY_STATUS(check_follows(in));
   let_go(*stage_, in.pieces);
   Pass out{.number = in.number, .pieces = in.pieces};
-  const std::vector<PassPiece> pieces = without_ends(in.pieces);
+  const std::vector<PassPiece> pieces = to_compute(in.pieces);
   if (!pieces.empty()) {
     WEFT_TRY(out.rows, stage_->run(0, pieces, in.rows));
   }
@@ -200,7 +250,10 @@ Result<Pass> RingStage::run(const Pass& in) {
     else
       kept_[piece.sequence] = after(piece);
   }
+  sent_.keep(out);
   last_ = in.number;
+  is_whole_ = is_whole_ || is_new;
+  passes_ += is_new ? 1 : 0;
   return out;
 }
 
@@ -227,21 +280,35 @@ RingEntry::RingEntry(std::shared_ptr<const Incremental> model, std::span<const P
                          .sequences_max = options.sequences_max,
                          .waiting_max = options.waiting_max,
                          .prompt_rows = options.prompt_rows,
-                         .passes_max = options.passes_max}),
-      alone_(ranges.size() == 1) {
-  if (alone_) return;
-  in_ = edges_before(*model_, ranges[1].begin);
-  out_ = edges_before(*model_, ranges[0].end);
-}
+                         .passes_max = options.passes_max,
+                         .numbers_behind = options.numbers_behind}),
+      alone_(ranges.size() == 1),
+      kept_positions_max_(options.kept_positions_max),
+      in_(edges_of(*model_, alone_, ranges.back().begin)),
+      out_(edges_of(*model_, alone_, ranges.front().end)),
+      sent_(out_) {}
 
 Tensor RingEntry::no_logits() const { return Tensor({DType::F32, {0, limits_->vocabulary()}}); }
 
+// A sequence is kept from its first position on, if at all.
+void RingEntry::mark_kept(std::vector<PassPiece>& pieces) const {
+  int64_t expected = sent_.expected();
+  for (PassPiece& piece : pieces) {
+    if (piece.ends()) continue;
+    piece.kept = sent_.keeps(piece.sequence);
+    if (piece.first > 0 || piece.kept || alone_) continue;
+    piece.kept = piece.expected <= kept_positions_max_ - expected;
+    if (piece.kept) expected += piece.expected;
+  }
+}
+
 Result<RingEntry::Step> RingEntry::next() {
   Step step;
-  const auto begun = engine_.begin();
+  auto begun = engine_.begin();
   step.tick.idle = !begun;
   if (!begun) return step;
   let_go(*stage_, begun->pieces);
+  mark_kept(begun->pieces);
   Result<RowTensors> rows;
   const std::vector<PassPiece> pieces = without_ends(begun->pieces);
   if (!pieces.empty()) {
@@ -255,18 +322,22 @@ Result<RingEntry::Step> RingEntry::next() {
   } else if (alone_) {
     step.tick = engine_.finish(begun->number, rows->empty() ? no_logits() : rows->begin()->second);
   } else {
+    if (std::exchange(fills_, false))
+      step.history = history_before(begun->number, sent_, limits_->rows_max());
     step.send = Pass{.number = begun->number, .pieces = begun->pieces, .rows = std::move(*rows)};
-    sent_.emplace(begun->number, begun->pieces);
+    sent_.keep(*step.send);
+    under_way_.emplace(begun->number, begun->pieces);
   }
   return step;
 }
 
 Status RingEntry::check(const Pass& pass) const {
-  if (sent_.empty() || sent_.begin()->first != pass.number)
+  if (under_way_.empty() || under_way_.begin()->first != pass.number)
     return refuse("pass " + std::to_string(pass.number) +
-                  (sent_.empty() ? " comes, and none is under way"
-                                 : " comes, where pass " + std::to_string(sent_.begin()->first) + " is due"));
-  if (pass.pieces != sent_.begin()->second)
+                  (under_way_.empty()
+                       ? " comes, and none is under way"
+                       : " comes, where pass " + std::to_string(under_way_.begin()->first) + " is due"));
+  if (pass.pieces != under_way_.begin()->second)
     return refuse("pass " + std::to_string(pass.number) + " has other pieces than were sent");
   return check_rows(pass, in_);
 }
@@ -288,6 +359,7 @@ Pass RingEntry::still_served(const Pass& pass) const {
 }
 
 Result<Engine::Tick> RingEntry::finish(const Pass& pass) {
+  if (!pass.pieces.empty() && is_history(pass.pieces)) return Engine::Tick{};
   WEFT_TRY_STATUS(check(pass));
   for (const uint64_t sequence : spoilt_sequences(pass))
     engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
@@ -298,13 +370,24 @@ Result<Engine::Tick> RingEntry::finish(const Pass& pass) {
     if (!rows && !is_of_requests(rows.error().code)) return fail(rows.error());
     logits = rows ? Result<Tensor>(std::move(rows->begin()->second)) : fail(rows.error());
   }
-  sent_.erase(pass.number);
+  under_way_.erase(pass.number);
+  came_round_ = true;
   return engine_.finish(pass.number, logits);
 }
 
 void RingEntry::restart() {
-  sent_.clear();
+  under_way_.clear();
+  sent_.forget_before(UINT64_MAX);
+  fills_ = came_round_ = false;
   engine_.restart();
+}
+
+void RingEntry::resume(bool same_behind, uint64_t numbers_behind) {
+  under_way_.clear();
+  engine_.resume([this](uint64_t id) { return alone_ || sent_.keeps(id); }, numbers_behind);
+  sent_.cut_all([this](uint64_t id) { return engine_.begun(id); });
+  fills_ = !alone_ && (!same_behind || !came_round_);
+  came_round_ = false;
 }
 
 }  // namespace weft::serve

@@ -176,6 +176,8 @@ void PeerHost::act(Effects effects) {
               // Its uploads that have not begun are given up (BulkTransfers::cancel_puts).
               rate_up_free_ = std::min(rate_up_free_, world_.now());
             },
+            [&](peer::ParkRunner&) {},
+            [&](peer::TakeRunner&) {},
             [&](peer::AskDevice&) {
               later(std::max(compute_free_ - world_.now(), Duration{}),
                     [this] { act(machine_->on_device(world_.now(), {})); });

@@ -24,7 +24,7 @@ bool Peer::State::shares_offer() const {
 }
 
 int64_t Peer::State::programs_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = parked ? parked->size.persistent.value : 0;
   for (const auto& [number, stage] : stages)
     if (stage.runner)
       bytes += stage.runner->persistent.value +

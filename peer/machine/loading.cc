@@ -53,7 +53,8 @@ HeldStage* Peer::State::find_of_run(proto::JobNumber run) {
 // A run's stage takes the place of the one before it. Beyond stages_max the oldest goes: the broker assigns
 // no more than it was told, and has given that one up.
 void Peer::State::make_room_for_stage(proto::JobNumber run) {
-  if (HeldStage* before = find_of_run(run)) drop_stage(*before);
+  if (HeldStage* before = find_of_run(run)) park_or_drop(*before);
+  if (parked && parked->assignment->run != run) drop_parked();
   while (stages.size() >= options.bounds.stages) drop_stage(stages.begin()->second);
 }
 
@@ -81,8 +82,10 @@ void Peer::State::assign(const proto::AssignStage& assign) {
                          .try_emplace(number, std::make_shared<const proto::AssignStage>(assign), number,
                                       options.stage, Uploads(shelf, pauses, number, uploads_numbered))
                          .first->second;
-  stage.tensors = shelf.list_of(assign.tensors);
-  stage.tensors.origins = origins_of(assign.tensors, assign.sources);
+  if (!take_parked(stage)) {
+    stage.tensors = shelf.list_of(assign.tensors);
+    stage.tensors.origins = origins_of(assign.tensors, assign.sources);
+  }
   stage.state_bytes = state_bytes_of(assign);
   begin_lending(stage);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
@@ -116,7 +119,10 @@ void Peer::State::make_runner_if_loaded(HeldStage& stage) {
   if (stage.lends_until) return;
   stage.runner_asked = true;
   watch.begin(stage.generation, std::nullopt);
-  out.push_back(MakeRunner{stage.generation, stage.assignment});
+  if (stage.taken_from)
+    out.push_back(TakeRunner{stage.generation, *stage.taken_from, stage.assignment});
+  else
+    out.push_back(MakeRunner{stage.generation, stage.assignment});
   end_loading(stage);  // whoever makes the runner holds each as long as it is needed
 }
 
@@ -147,7 +153,7 @@ void Peer::State::release(const proto::ReleaseStage& release) {
   HeldStage* stage = find_of_run(release.run);
   if (stage == nullptr || stage->assignment->plan_version > release.plan_version) return;
   say("info stage_released run=" + std::to_string(release.run) + " reason=\"" + release.reason + "\"");
-  drop_stage(*stage);
+  park_or_drop(*stage);
   settle_drain();
 }
 
@@ -160,11 +166,15 @@ void Peer::State::drop_stage(HeldStage& stage) {
   const uint64_t gone = stage.generation;
   stages.erase(gone);
   if (session.is_admitted() && all_heard()) orphan_at.reset();
-  out.push_back(DropRunner{gone});
+  if (parked && parked->generation == gone)
+    out.push_back(ParkRunner{gone});
+  else
+    out.push_back(DropRunner{gone});
   out.push_back(CloseLinks{gone});
 }
 
 void Peer::State::drop_stages() {
+  drop_parked();
   while (!stages.empty()) drop_stage(stages.begin()->second);
 }
 

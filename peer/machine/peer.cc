@@ -127,6 +127,7 @@ void Peer::State::on_tick(Bytes memory_free) {
   for (auto& [number, stage] : stages)
     if (stage.lends_until && now >= *stage.lends_until) load_after_lending(stage);
   for (auto& [number, stage] : stages) serve_on_tick(stage);
+  if (parked && now >= parked->until) drop_parked();
 }
 
 bool Peer::State::anything_waits() const {

@@ -16,6 +16,10 @@
 // asks again for what it was fetching or uploading once the broker has answered ResumeStage. Not before
 // `orphan_deadline` has passed, or the broker has answered with anything else, is the stage given up.
 //
+// A served model's runner is kept for a while when its stage is released, or assigned anew (parking.cc):
+// where somebody else's peer was lost the same stage soon comes back, and what it keeps is still worth
+// something.
+//
 // A device that is gone (DeviceLost) takes the peer with it: it fails its stage and leaves, waiting for
 // nothing. One that does not answer (device_watch.h) takes the stage and the connection; the peer comes back
 // if the device does within `device_patience`.
@@ -55,6 +59,8 @@ struct PeerOptions {
   Duration orphan_deadline = std::chrono::minutes(10);
   // How long a device that was overdue is waited for; then the peer leaves.
   Duration device_patience = std::chrono::minutes(5);
+  // How long a served model's runner is kept for the next plan to take it over.
+  Duration park_for = std::chrono::seconds(30);
   uint32_t fetches_at_once = 8;
   // Of one blob, upload or microbatch, while the broker is there, with pauses that double in between.
   uint32_t transfer_attempts_max = 5;
@@ -100,6 +106,17 @@ struct MakeRunner {
 struct DropRunner {  // after the task at hand; its outcome is not wanted
   uint64_t generation = 0;
 };
+// Of a served model: it is given no task any more, those that it was given and has not begun are dropped;
+// what the one at hand comes to is told. DropRunner or TakeRunner follows.
+struct ParkRunner {
+  uint64_t generation = 0;
+};
+// The one that is parked is this stage's from here on, with what it keeps. Answer: on_runner_made.
+struct TakeRunner {
+  uint64_t generation = 0;
+  uint64_t from = 0;
+  std::shared_ptr<const proto::AssignStage> assignment;
+};
 // Say when the device has done all that it was given, also for runners that were dropped. Answer: on_device.
 struct AskDevice {};
 // Tensors it reads are given to it, tensors it makes are sent over the links. Answer: on_task_done.
@@ -138,9 +155,10 @@ struct UploadBlob {
   bool packs = false;
   std::optional<Digest> base{};
 };
-using PeerEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks,
-                                InviteLink, Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, AskDevice,
-                                RunTask, PassRequest, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
+using PeerEffect =
+    std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks, InviteLink,
+                 Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, ParkRunner, TakeRunner, AskDevice,
+                 RunTask, PassRequest, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
 using PeerEffects = std::vector<PeerEffect>;
 
 struct RunnerSize {

@@ -34,6 +34,8 @@ struct HeldStage {
   BlobList tensors;
   bool runner_asked = false, links_up = false, ready = false, failed = false;
   std::optional<RunnerSize> runner;
+  bool is_spoilt = false;                // a task of its has failed
+  std::optional<uint64_t> taken_from;    // generation of whose runner it has
   int64_t state_bytes = 0;               // of a copy of what it trains
   std::vector<WantedBlob> until_loaded;  // named until the runner is being made of them
   std::vector<WantedBlob> lent;          // named for others to fetch, until the first command
@@ -96,6 +98,14 @@ struct Peer::State {
   void release(const proto::ReleaseStage& release);
   void drop_stage(HeldStage& stage);
   void drop_stages();
+
+  // Runners that wait for the next plan (parking.cc)
+  void park_or_drop(HeldStage& stage);
+  void drop_parked();
+  std::optional<uint64_t> take_parked(HeldStage& stage);  // its generation
+  void on_earlier_task(uint64_t of_generation, const Result<TaskOutcome>& outcome);
+  void cancel_unwanted(HeldStage& stage);
+
   void begin_lending(HeldStage& stage);
   void on_giving(const Digest& sha256, bool whole);
   void end_lending(HeldStage& stage);
@@ -180,8 +190,16 @@ struct Peer::State {
   Instant now{};
   PeerEffects out;
 
+  struct Parked {
+    std::shared_ptr<const proto::AssignStage> assignment;
+    uint64_t generation = 0;
+    RunnerSize size;
+    std::optional<ServeRequests> requests;
+    Instant until{};
+  };
   std::map<uint64_t, HeldStage> stages;  // by generation: the oldest first
-  uint64_t generation = 0;               // of the newest
+  std::optional<Parked> parked;
+  uint64_t generation = 0;  // of the newest
   std::optional<Instant> orphan_at;
 
   DeviceWatch watch;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace weft::peer {
 
@@ -24,6 +25,8 @@ std::optional<Error> ServeRequests::has_no_room_for(const proto::ServeRequest& r
 
 bool ServeRequests::add(Instant now, const proto::ServeRequest& request) {
   trim();
+  not_asked_.erase(request.request);
+  if (!asked_since_) asked_since_ = now;
   const auto known = requests_.find(request.request);
   if (known != requests_.end()) {
     to_tell_.insert(request.request);
@@ -77,6 +80,22 @@ void ServeRequests::forget_oldest() {
 
 void ServeRequests::on_tick(Instant now) {
   while (!ended_.empty() && now - ended_.front().first >= kEndedFor) forget_oldest();
+}
+
+void ServeRequests::take_over(const proto::AssignStage& assignment) {
+  plan_version_ = assignment.plan_version;
+  to_tell_.clear();
+  asked_since_.reset();
+  for (const auto& [number, request] : requests_)
+    if (!request.end) not_asked_.insert(number);
+}
+
+std::vector<uint64_t> ServeRequests::take_unwanted(Instant now) {
+  if (!asked_since_ || now - *asked_since_ < kAskedAgainFor) return {};
+  std::vector<uint64_t> unwanted;
+  for (const uint64_t number : std::exchange(not_asked_, {}))
+    if (is_open(number)) unwanted.push_back(number);
+  return unwanted;
 }
 
 void ServeRequests::tell_all() {

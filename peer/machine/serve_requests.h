@@ -27,6 +27,7 @@ class ServeRequests {
   static constexpr size_t kEndedMax = 4096;
   static constexpr uint64_t kEndedTokensMax = uint64_t{1} << 20;
   static constexpr Duration kEndedFor = std::chrono::seconds(60);
+  static constexpr Duration kAskedAgainFor = std::chrono::seconds(10);
   static constexpr size_t kTokensAtOnce = 1024;  // of one message
 
   // REQUIRES: the assignment serves.
@@ -40,6 +41,11 @@ class ServeRequests {
   // From whoever draws: the next tokens of a request, or its end.
   void on_progress(Instant now, const proto::ServeProgress& progress);
   void on_tick(Instant now);
+  // A stage of the next plan goes on with them. What the broker wants of them it asks for again; of the
+  // others it is told nothing.
+  void take_over(const proto::AssignStage& assignment);
+  // Those that are open and were not asked for within kAskedAgainFor of the first that was.
+  std::vector<uint64_t> take_unwanted(Instant now);
   // The broker is back: each request is told of, if only how far it is, so that what was lost is noticed.
   void tell_all();
 
@@ -70,6 +76,8 @@ class ServeRequests {
   std::deque<std::pair<Instant, uint64_t>> ended_;  // the oldest first
   uint64_t open_prompt_tokens_ = 0, ended_tokens_ = 0;
   std::set<uint64_t> to_tell_;
+  std::set<uint64_t> not_asked_;  // since they were taken over
+  std::optional<Instant> asked_since_;
 };
 
 }  // namespace weft::peer

@@ -73,16 +73,24 @@ Status ServeScript::check_number(const proto::TensorHeader& header) const {
     return refuse(name_of(header) + ": the pass cannot be " + std::to_string(header.microbatch) +
                   " behind the one before it");
   const auto coming = coming_.find(pass);
-  if (coming == coming_.end()) {
-    const size_t waiting = coming_.size() + whole_.size();
-    if (waiting <= assignment_->serve->passes_max) return {};
-    return refuse(name_of(header) + ": " + std::to_string(waiting) + " passes wait here already, and " +
-                  std::to_string(assignment_->serve->passes_max) + " may be under way");
-  }
+  if (coming == coming_.end()) return check_room(header);
   if (coming->second.behind != header.microbatch)
     return refuse(name_of(header) + ": two edges say different things of the pass before it");
   if (coming->second.edges.contains(header.edge)) return refuse(name_of(header) + " came twice");
   return {};
+}
+
+Status ServeScript::check_room(const proto::TensorHeader& header) const {
+  const proto::ServeProgram& serve = *assignment_->serve;
+  const bool is_history = header.step < kServeHistoryPasses;
+  const auto is_alike = [&](uint64_t pass) { return (pass < kServeHistoryPasses) == is_history; };
+  const auto waiting = static_cast<uint64_t>(
+      std::count_if(whole_.begin(), whole_.end(), is_alike) +
+      std::count_if(coming_.begin(), coming_.end(), [&](const auto& one) { return is_alike(one.first); }));
+  const uint64_t most = is_history ? serve.positions_max / std::max(serve.rows_max, 1u) : serve.passes_max;
+  if (waiting <= most) return {};
+  return refuse(name_of(header) + ": " + std::to_string(waiting) + " passes wait here already, and " +
+                std::to_string(most) + " may be under way");
 }
 
 Status ServeScript::on_tensor(const plan::Seat& from, const proto::TensorHeader& header) {
@@ -113,14 +121,31 @@ Result<bool> ServeScript::on_request(Instant now, const proto::ServeRequest& req
   if (request.tokens.empty()) return refuse("a request without a token to start from");
   if (request.tokens_max == 0) return on_cancel({request.run, request.plan_version, request.request});
   const bool is_new = requests_->add(now, request);
-  begins_ = begins_ || is_new;
+  begins_ = std::exchange(goes_on_, false) || begins_ || is_new;
   return is_new;
+}
+
+void ServeScript::take_over(std::optional<ServeRequests> requests) {
+  requests_ = std::move(requests);
+  goes_on_ = requests_.has_value();
+  if (requests_) requests_->take_over(*assignment_);
+}
+
+void ServeScript::on_earlier_task(Instant now, const TaskOutcome& outcome) {
+  for (const proto::ServeProgress& progress : outcome.served)
+    if (requests_) requests_->on_progress(now, progress);
+}
+
+std::vector<uint64_t> ServeScript::take_unwanted(Instant now) {
+  std::vector<uint64_t> unwanted = requests_ ? requests_->take_unwanted(now) : std::vector<uint64_t>{};
+  begins_ = begins_ || !unwanted.empty();
+  return unwanted;
 }
 
 Result<bool> ServeScript::on_cancel(const proto::CancelRequest& cancel) {
   if (!requests_) return refuse("a request to a stage that is not the entry");
   const bool is_open = requests_->is_open(cancel.request);
-  begins_ = begins_ || is_open;
+  begins_ = std::exchange(goes_on_, false) || begins_ || is_open;
   return is_open;
 }
 
@@ -161,8 +186,7 @@ void ServeScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
     round_since_.reset();
   else if (task.kind == TaskKind::Pass || !round_since_)
     round_since_ = now;
-  for (const proto::ServeProgress& progress : outcome.served)
-    if (requests_) requests_->on_progress(now, progress);
+  on_earlier_task(now, outcome);
 }
 
 std::vector<proto::ServeProgress> ServeScript::take_progress() {

@@ -8,8 +8,12 @@
 // which is not always that in which they come: a pass says how many numbers it is behind the one before it
 // (TensorHeader::microbatch), for a number that the entry gave up is never sent.
 //
-// Bounds: passes that have begun to come are at most those that may be under way, and one. What the entry has
-// under way comes round within Options::round_deadline.
+// A stage of the next plan may take over what this one has (parking.cc): the entry then goes on with the
+// first request that it is asked for, known or not, for then all stages are ready.
+//
+// Bounds: passes that have begun to come are at most those that may be under way, and one; beside them as
+// many of history as all positions have. What the entry has under way comes round within
+// Options::round_deadline.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -30,6 +35,8 @@
 namespace weft::peer {
 
 inline constexpr int64_t kServePiecesMax = 65536;  // of a pass
+// Passes below this number are what a stage that is new is given of earlier ones (serve/pass.h).
+inline constexpr uint64_t kServeHistoryPasses = uint64_t{1} << 20;
 
 // Whether a tensor of a pass is what its edge has: `edges` by number (serve/pass.h). Errors: InvalidArgument.
 Status check_serve_tensor(const proto::TensorHeader& header, const proto::ServeProgram& serve,
@@ -57,6 +64,13 @@ class ServeScript {
   // Whether they are for the runner. Errors: InvalidArgument where this is not the entry.
   Result<bool> on_request(Instant now, const proto::ServeRequest& request);
   Result<bool> on_cancel(const proto::CancelRequest& cancel);
+  // From the stage before it on this peer; REQUIRES: nothing has come yet.
+  void take_over(std::optional<ServeRequests> requests);
+  std::optional<ServeRequests> take_requests() { return std::exchange(requests_, std::nullopt); }
+  // Those that nobody wants any more are for the runner to cancel.
+  std::vector<uint64_t> take_unwanted(Instant now);
+  // What a task made that the stage before was given.
+  void on_earlier_task(Instant now, const TaskOutcome& outcome);
   // Errors: Timeout, what is under way has not come round for too long.
   Status on_tick(Instant now);
   void on_resumed();
@@ -75,6 +89,7 @@ class ServeScript {
     std::set<uint32_t> edges{};
   };
   Status check_number(const proto::TensorHeader& header) const;
+  Status check_room(const proto::TensorHeader& header) const;
   void line_up();
 
   std::shared_ptr<const proto::AssignStage> assignment_;
@@ -85,6 +100,7 @@ class ServeScript {
   std::deque<uint64_t> whole_;          // passes that were not handed out
   uint64_t last_ = 0;                   // pass that was lined up
   bool begins_ = false;                 // there may be something to begin
+  bool goes_on_ = false;                // and there is, once a request comes
   std::deque<Task> tasks_;              // handed out and not done
   std::optional<Instant> round_since_;  // since when what is under way has not come round
 };

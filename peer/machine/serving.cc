@@ -39,6 +39,7 @@ void Peer::State::tell_served(HeldStage& stage) {
 void Peer::State::serve_on_tick(HeldStage& stage) {
   ServeScript* serve = stage.machine.serve();
   if (serve == nullptr || stage.failed) return;
+  cancel_unwanted(stage);
   if (const Status status = serve->on_tick(now); !status)
     fail_stage(stage, status.error(), {.unreachable = ServeScript::before(*stage.assignment)});
 }

@@ -77,7 +77,8 @@ void Peer::State::on_data(HeldStage& stage, const MicrobatchKey& key,
 void Peer::State::on_task_done(uint64_t of_generation, const Task& task, const Result<TaskOutcome>& outcome) {
   if (find(of_generation) != nullptr) watch.end(of_generation);
   HeldStage* stage = find_at_work(of_generation);
-  if (stage == nullptr) return;
+  if (stage == nullptr) return on_earlier_task(of_generation, outcome);
+  stage->is_spoilt = !outcome;
   if (!outcome && is_of_sender(task, outcome.error().code)) {
     const plan::Seat from = ServeScript::before(*stage->assignment);
     return fail_stage(*stage, outcome.error().within(plan::to_string(from) + " breaks the protocol"),

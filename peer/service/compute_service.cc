@@ -78,6 +78,7 @@ struct ComputeService::Stage {
   // is nothing to wait for.
   std::atomic<bool> begun = false;
   std::atomic<bool> dropped = false;     // what is still to be done for it is not wanted
+  std::atomic<bool> parked = false;      // what was not begun is not
   std::atomic<bool> failed = false;      // a task has; what was handed out behind it builds on it
   std::atomic<uint32_t> waited_for = 0;  // tasks that the device has and wait_ waits for
 };
@@ -161,6 +162,25 @@ Result<RunnerSize> ComputeService::make_runner(const StagePtr& stage,
   return RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes(), {}};
 }
 
+void ComputeService::park(uint64_t generation) { stages_.at(generation)->parked = true; }
+
+void ComputeService::take_over(uint64_t generation, uint64_t from,
+                               std::shared_ptr<const proto::AssignStage> assignment) {
+  const StagePtr before = stages_.extract(from).mapped();
+  const StagePtr stage = std::make_shared<Stage>(generation, std::move(assignment));
+  stage->begun = true;
+  stages_[generation] = stage;
+  compute_->post([this, before, stage] {
+    stage->server = std::move(before->server);
+    Result<RunnerSize> size = fail(ErrorCode::Cancelled, "the stage before had failed");
+    if (stage->server && !before->failed) {
+      stage->server->take_over(stage->assignment);
+      size = RunnerSize{stage->server->persistent_bytes(), {}, stage->server->edges()};
+    }
+    tell(stage, [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
+  });
+}
+
 void ComputeService::drop(uint64_t generation) {
   const auto held = stages_.extract(generation);
   if (held.empty()) return;
@@ -176,7 +196,7 @@ void ComputeService::drop(uint64_t generation) {
 
 void ComputeService::run(uint64_t generation, const Task& task, StageRunner::Inputs inputs) {
   compute_->post([this, stage = stages_.at(generation), task, inputs = std::move(inputs)]() mutable {
-    if (stage->dropped || stage->failed) return;
+    if (stage->dropped || stage->failed || stage->parked) return;
     if (stage->server) return run_pass(stage, task, std::exchange(inputs, {}));
     run_now(stage, task, std::exchange(inputs, {}));
   });

@@ -58,6 +58,9 @@ class ComputeService {
   // For the entry of a served model: taken up with the next of its tasks. REQUIRES: as run().
   using Asked = decltype(PassRequest::what);
   void request(uint64_t generation, Asked what);
+  // For ParkRunner and TakeRunner. REQUIRES: it was made, and not dropped since.
+  void park(uint64_t generation);
+  void take_over(uint64_t generation, uint64_t from, std::shared_ptr<const proto::AssignStage> assignment);
   void drop(uint64_t generation);  // after the task at hand; nothing for a stage that is not there
   void ask();                      // on_device once all that the device was given is done, dropped or not
 

@@ -213,6 +213,8 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](ForgetBlobs& forget) { forget_blobs(forget); },
                  [&](MakeRunner& make) { make_runner(make); },
                  [&](DropRunner& drop) { drop_runner(drop.generation); },
+                 [&](ParkRunner& park) { compute_->park(park.generation); },
+                 [&](TakeRunner& take) { compute_->take_over(take.generation, take.from, take.assignment); },
                  [&](AskDevice&) { compute_->ask(); },
                  [&](RunTask& run) { run_task(run); },
                  [&](PassRequest& request) { compute_->request(request.generation, request.what); },

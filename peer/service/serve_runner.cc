@@ -14,12 +14,27 @@ using proto::ServeProgress;
 
 namespace {
 
-serve::RingOptions options_of(const proto::ServeProgram& program) {
+static_assert(kServeHistoryPasses == serve::kHistoryNumbers);
+
+uint64_t behind_history(uint64_t plan_version) {
+  return serve::numbers_of(plan_version) + serve::kHistoryNumbers - 1;
+}
+
+serve::RingOptions options_of(const proto::ServeProgram& program, uint64_t plan_version) {
   return {.rows_max = program.rows_max,
           .passes_max = program.passes_max,
           .sequences_max = program.sequences_max,
           .positions_max = static_cast<int64_t>(program.positions_max),
-          .waiting_max = ServeRequests::kWaitingMax};
+          .waiting_max = ServeRequests::kWaitingMax,
+          .kept_positions_max = static_cast<int64_t>(program.positions_max),
+          .numbers_behind = behind_history(plan_version)};
+}
+
+// Of a ring of one stage, which has no links: itself.
+PeerId peer_behind(const proto::AssignStage& assignment) {
+  for (const proto::LinkRoute& link : assignment.links)
+    if (link.seat == ServeScript::behind(assignment)) return link.peer;
+  return {};
 }
 
 serve::Request request_of(const proto::ServeRequest& request) {
@@ -141,7 +156,7 @@ Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
 Status ServeRunner::make_ring(std::shared_ptr<const dag::Incremental> model,
                               std::unique_ptr<serve::Stage> stage) {
   const proto::ServeProgram& program = *assignment_->serve;
-  const serve::RingOptions options = options_of(program);
+  const serve::RingOptions options = options_of(program, assignment_->plan_version);
   if (assignment_->seat.stage == 0) {
     WEFT_TRY(entry_, serve::RingEntry::create(std::move(model), program.ranges, std::move(stage), options));
   } else {
@@ -149,6 +164,17 @@ Status ServeRunner::make_ring(std::shared_ptr<const dag::Incremental> model,
              serve::RingStage::create(std::move(model), program.ranges.front(), std::move(stage), options));
   }
   return {};
+}
+
+void ServeRunner::take_over(std::shared_ptr<const proto::AssignStage> assignment) {
+  const bool same_behind = peer_behind(*assignment) == peer_behind(*assignment_);
+  assignment_ = std::move(assignment);
+  last_sent_ = 0;
+  for (ServeProgress& told : told_) told.plan_version = assignment_->plan_version;
+  if (entry_)
+    entry_->resume(same_behind, behind_history(assignment_->plan_version));
+  else
+    stage_->resume(same_behind);
 }
 
 const std::vector<dag::RowSpec>& ServeRunner::edges() const {
@@ -217,20 +243,30 @@ Result<TaskOutcome> ServeRunner::run(const Task& task, Tensors tensors, const Se
 Status ServeRunner::run_now(const Task& task, Tensors tensors, const Send& send, TaskOutcome& outcome) {
   if (task.kind == TaskKind::Pass) {
     WEFT_TRY(const serve::Pass pass, pass_of(task.key.step, std::move(tensors)));
-    if (stage_) {
-      WEFT_TRY(const serve::Pass out, stage_->run(pass));
-      pass_on(out, stage_->edges_out(), send);
-      return {};
-    }
+    if (stage_) return run_stage(pass, send);
     WEFT_TRY([[maybe_unused]] const auto tick, entry_->finish(pass));
   }
   return entry_ ? begin(send, outcome) : Status{};
+}
+
+// The entry has no use for history.
+Status ServeRunner::run_stage(const serve::Pass& pass, const Send& send) {
+  const auto goes_on = [&](const serve::Pass& out) {
+    return !out.pieces.empty() &&
+           !(serve::is_history(out.pieces) && ServeScript::behind(*assignment_) == plan::Seat{});
+  };
+  for (const serve::Pass& before : stage_->history(pass))
+    if (goes_on(before)) pass_on(before, stage_->edges_out(), send);
+  WEFT_TRY(const serve::Pass out, stage_->run(pass));
+  if (goes_on(out)) pass_on(out, stage_->edges_out(), send);
+  return {};
 }
 
 // One that is alone computes a pass at a time, so that requests are heard in between.
 Status ServeRunner::begin(const Send& send, TaskOutcome& outcome) {
   for (;;) {
     WEFT_TRY(const serve::RingEntry::Step step, entry_->next());
+    for (const serve::Pass& before : step.history) pass_on(before, entry_->edges_out(), send);
     if (step.send) pass_on(*step.send, entry_->edges_out(), send);
     if (step.tick.idle) return {};
     if (!entry_->is_alone()) continue;
@@ -251,7 +287,7 @@ Result<serve::Pass> ServeRunner::pass_of(uint64_t number, Tensors tensors) const
   for (size_t edge = count; edge < by_edge.size(); ++edge)
     if (by_edge[edge].element_count() != 0)
       return fail(ErrorCode::InvalidArgument, "rows of a pass that has nothing but ends");
-  return serve::pass_from(number, std::span(by_edge).first(count), edges(), limits);
+  return serve::pass_from(numbers() + number, std::span(by_edge).first(count), edges(), limits);
 }
 
 void ServeRunner::pass_on(const serve::Pass& pass, std::span<const dag::RowSpec> edges, const Send& send) {
@@ -260,11 +296,11 @@ void ServeRunner::pass_on(const serve::Pass& pass, std::span<const dag::RowSpec>
     tensors.emplace_back(dag::TensorSpec{edges[edge].dtype, {0, edges[edge].width}});
   proto::TensorHeader header{.run = assignment_->run,
                              .plan_version = assignment_->plan_version,
-                             .step = pass.number,
-                             .microbatch = static_cast<uint32_t>(pass.number - last_sent_),
+                             .step = pass.number - numbers(),
+                             .microbatch = static_cast<uint32_t>(pass.number - numbers() - last_sent_),
                              .program = proto::ProgramKind::Serve,
                              .replica = static_cast<uint16_t>(assignment_->seat.replica)};
-  last_sent_ = pass.number;
+  last_sent_ = header.step;
   for (const dag::Tensor& tensor : tensors) {
     header.spec = tensor.spec();
     send(header, tensor);

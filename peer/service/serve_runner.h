@@ -28,6 +28,10 @@ class ServeRunner {
                                                      const StageRunner::TensorSource& tensors,
                                                      Backend& backend);
 
+  // The same stage in a later version of the plan, beside others perhaps: it goes on with what it has.
+  // REQUIRES: but for its links and its version the assignment is the same.
+  void take_over(std::shared_ptr<const proto::AssignStage> assignment);
+
   Bytes persistent_bytes() const { return bytes_; }  // with caches for all positions that may be granted
   const std::vector<dag::RowSpec>& edges() const;    // of what comes
 
@@ -50,7 +54,9 @@ class ServeRunner {
   Result<serve::Pass> pass_of(uint64_t number, Tensors tensors) const;
   Status run_now(const Task& task, Tensors tensors, const Send& send, TaskOutcome& outcome);
   Status begin(const Send& send, TaskOutcome& outcome);
+  Status run_stage(const serve::Pass& pass, const Send& send);
   void pass_on(const serve::Pass& pass, std::span<const dag::RowSpec> edges, const Send& send);
+  uint64_t numbers() const { return serve::numbers_of(assignment_->plan_version); }
   proto::ServeProgress& told_of(uint64_t request, uint64_t first);
   void on_end(uint64_t request, uint64_t first, proto::ServeEnd end, const Status& status);
 
@@ -61,7 +67,7 @@ class ServeRunner {
   Bytes bytes_{};
   std::map<uint64_t, uint64_t> ids_;        // the engine's, of requests that are open
   std::vector<proto::ServeProgress> told_;  // since the last task
-  uint64_t last_sent_ = 0;                  // pass
+  uint64_t last_sent_ = 0;                  // pass, as its tensors number it
   bool failed_ = false;
 };
 

@@ -66,6 +66,33 @@ class Borrowed final : public Stage {
 
 }  // namespace
 
+// Computes no position twice that has come round.
+class World::Watched final : public Stage {
+ public:
+  Watched(World& world, std::unique_ptr<Stage> stage) : world_(world), stage_(std::move(stage)) {}
+  Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows) override {
+    auto made = stage_->run(range, pieces, rows);
+    for (const PassPiece& piece : pieces) {
+      if (!made) break;
+      int64_t& length = computed_[{piece.sequence, range}];
+      world_.check_new(piece.sequence, piece.first, length);
+      length = piece.first + piece.count;
+    }
+    return made;
+  }
+  void end(uint64_t sequence) override {
+    for (const size_t range : {0, 1}) computed_.erase({sequence, range});
+    stage_->end(sequence);
+  }
+  size_t sequences() const override { return stage_->sequences(); }
+  Bytes bytes_of(int64_t positions) const override { return stage_->bytes_of(positions); }
+
+ private:
+  World& world_;
+  std::unique_ptr<Stage> stage_;
+  std::map<std::pair<uint64_t, size_t>, int64_t> computed_;
+};
+
 bool starts_with(const std::vector<Draw>& all, const std::vector<Draw>& first) {
   return first.size() <= all.size() && std::equal(first.begin(), first.end(), all.begin(),
                                                   [](const Draw& a, const Draw& b) { return equal(a, b); });
@@ -122,22 +149,27 @@ World::World(Pool& pool, std::vector<serve::Request> requests, const WorldOption
 
 void World::make_stages() {
   stages_.clear();
-  for (size_t i = 0; i + 1 < options_.cuts.size(); ++i) {
-    const PartRange range{options_.cuts[i], options_.cuts[i + 1]};
-    auto stage = RingStage::create(pool_.incremental(), range, pool_.borrow({range}), options_.ring);
-    WEFT_CHECK(stage.has_value());
-    stages_.push_back(std::move(*stage));
-  }
+  for (size_t i = 0; i + 1 < options_.cuts.size(); ++i) stages_.push_back(make_stage(i));
 }
 
-void World::make_entry() {
+std::unique_ptr<RingStage> World::make_stage(size_t i) {
+  const PartRange range{options_.cuts[i], options_.cuts[i + 1]};
+  auto own = std::make_unique<Watched>(*this, pool_.borrow({range}));
+  auto stage = RingStage::create(pool_.incremental(), range, std::move(own), options_.ring);
+  WEFT_CHECK(stage.has_value());
+  return std::move(*stage);
+}
+
+void World::make_entry(uint64_t numbers_behind) {
   entry_.reset();
   const uint32_t parts = serve::part_count(*pool_.incremental());
   std::vector<PartRange> ranges{{0, parts}};
   if (!options_.cuts.empty()) ranges = {{0, options_.cuts.front()}, {options_.cuts.back(), parts}};
-  auto stage = pool_.borrow(ranges);
+  std::unique_ptr<Stage> stage = std::make_unique<Watched>(*this, pool_.borrow(ranges));
   if (options_.entry_stage) stage = options_.entry_stage(std::move(stage));
-  auto entry = RingEntry::create(pool_.incremental(), ranges, std::move(stage), options_.ring);
+  serve::RingOptions options = options_.ring;
+  options.numbers_behind = numbers_behind;
+  auto entry = RingEntry::create(pool_.incremental(), ranges, std::move(stage), options);
   WEFT_CHECK(entry.has_value());
   entry_ = std::move(*entry);
 }
@@ -148,7 +180,28 @@ void World::begin() {
   is_idle_ = step->tick.idle;
   if (!step->tick.status && !options_.entry_stage)
     note("a pass of the entry failed: " + step->tick.status.error().message);
+  send_history(0, step->history, entry_->edges_out());
   if (step->send) send(0, *step->send, entry_->edges_out());
+}
+
+void World::send_history(size_t link, std::vector<Pass> passes, const std::vector<dag::RowSpec>& edges) {
+  for (Pass& pass : passes) {
+    filled_ += serve::row_count(pass.pieces);
+    if (options_.on_history) options_.on_history(pass);
+    if (!pass.pieces.empty()) send(link, pass, edges);
+  }
+}
+
+void World::note_round(const Pass& pass) {
+  is_stale_ = is_stale_ && pass.pieces.front().is_history();
+  for (const PassPiece& piece : pass.pieces)
+    if (!piece.is_history()) round_[piece.sequence] = piece.kept ? piece.first + piece.count : 0;
+}
+
+void World::check_new(uint64_t sequence, int64_t first, int64_t computed) {
+  if (first < std::min(computed, round_[sequence]))
+    note("position " + std::to_string(first) + " is computed again, of which " +
+         std::to_string(round_[sequence]) + " have come round");
 }
 
 void World::send(size_t link, const Pass& pass, const std::vector<dag::RowSpec>& edges) {
@@ -170,11 +223,12 @@ void World::deliver(size_t link) {
     const auto tick = entry_->finish(*pass);
     if (!tick) return note("the entry refuses a pass: " + tick.error().message);
     if (!tick->status && !options_.entry_stage) note("a pass failed: " + tick->status.error().message);
-    return;
+    return note_round(*pass);
   }
+  send_history(link + 1, stages_[link]->history(*pass), stages_[link]->edges_out());
   const auto out = options_.run_stage(*stages_[link], *pass);
   if (!out) return note("a stage refuses a pass: " + out.error().message);
-  send(link + 1, *out, stages_[link]->edges_out());
+  if (!out->pieces.empty()) send(link + 1, *out, stages_[link]->edges_out());
 }
 
 // With what is known to have been drawn.
@@ -193,12 +247,40 @@ void World::add_next() {
 }
 
 void World::lose() {
-  has_lost_ = true;
+  ++lost_;
   for (auto& link : links_) link.clear();
+  if (options_.loss == Loss::Some) return lose_some();
+  round_.clear();
   if (options_.loss != Loss::Passes) make_stages();
   is_idle_ = false;
   if (options_.loss != Loss::All) return entry_->restart();
   make_entry();
+  add_again();
+}
+
+void World::lose_some() {
+  const uint64_t behind = serve::numbers_of(lost_) + serve::kHistoryNumbers - 1;
+  const size_t count = stages_.size();
+  const Renewed renewed = options_.renew(rng_, count);
+  const auto is_new = [&](size_t i) {
+    return i == count ? renewed.entry : i >= renewed.begin && i < renewed.end;
+  };
+  for (size_t i = 0; i < count; ++i) {
+    if (is_new(i)) stages_[i].reset();
+    if (is_new(i))
+      stages_[i] = make_stage(i);
+    else
+      stages_[i]->resume(!is_new(i + 1));
+  }
+  is_idle_ = false;
+  is_stale_ = is_stale_ || renewed.entry;
+  if (!renewed.entry) return entry_->resume(!is_new(0), behind);
+  round_.clear();
+  make_entry(behind);
+  add_again();
+}
+
+void World::add_again() {
   for (size_t i = 0; i < added_; ++i) {
     if (told_[i].end) continue;
     if (cancelled_[i])
@@ -209,7 +291,7 @@ void World::lose() {
 }
 
 void World::disturb() {
-  if (options_.loss != Loss::None && !has_lost_ && added_ > 0 && rng_.below(24) == 0) lose();
+  if (options_.loss != Loss::None && lost_ < options_.losses_max && added_ > 0 && rng_.below(24) == 0) lose();
   if (!options_.cancels || added_ == 0 || rng_.below(24) != 0) return;
   const auto i = static_cast<size_t>(rng_.below(added_));
   if (told_[i].end) return;
@@ -237,6 +319,9 @@ void World::check_bounds() {
   if (entry_->under_way() > options_.ring.passes_max) note("too many passes are under way");
   if (entry_->positions() > options_.ring.positions_max)
     note("the entry grants more positions than there are");
+  if (entry_->kept() > options_.ring.kept_positions_max) note("the entry keeps too many rows");
+  for (const auto& stage : stages_)
+    if (stage->kept() > options_.ring.kept_positions_max) note("a stage keeps too many rows");
   for (const auto& stage : stages_)
     if (stage->positions() > options_.ring.positions_max) note("a stage keeps more positions than there are");
 }
@@ -267,6 +352,7 @@ std::string World::run() {
   }
   if (fault_.empty() && !is_done()) return "it does not come to an end";
   if (fault_.empty()) fault_ = compared();
+  if (is_stale_) return fault_;  // what the entry before had is let go of with the next pass
   if (fault_.empty() && (pool_.sequences() > 0 || entry_->positions() > 0))
     return "a sequence is kept by a stage";
   for (const auto& stage : stages_)

@@ -51,6 +51,13 @@ enum class Loss {
   AllButTheEntry,  // they are new
   All,             // requests are added again with what was drawn
   Passes,          // what is under way alone: stages keep what they have
+  Some,            // as a new version of the plan has it: who is left goes on with what it has
+};
+
+// Who is new after a loss: stages from `begin` to `end`, and maybe the entry.
+struct Renewed {
+  size_t begin = 0, end = 0;
+  bool entry = false;
 };
 
 // Runs a pass at a stage: as it is, or with a mistake.
@@ -61,6 +68,9 @@ struct WorldOptions {
   serve::RingOptions ring{};
   bool cancels = true;
   Loss loss = Loss::None;
+  size_t losses_max = 1;
+  std::function<Renewed(Rng& rng, size_t stages)> renew{};  // with Some
+  std::function<void(serve::Pass& pass)> on_history{};      // as it is sent: a mistake
   RunStage run_stage{};
   // The entry's own stage, by another that fails; requests may end as Failed then.
   std::function<std::unique_ptr<serve::Stage>(std::unique_ptr<serve::Stage>)> entry_stage{};
@@ -73,14 +83,23 @@ class World {
   std::string run();
   size_t most_under_way() const { return most_under_way_; }
   size_t failed() const;  // requests
+  size_t lost() const { return lost_; }
+  int64_t filled() const { return filled_; }  // positions of history that were sent
 
  private:
   struct Frame {
     uint64_t number = 0;
     std::vector<dag::Tensor> tensors;
   };
+  class Watched;
   void make_stages();
-  void make_entry();
+  std::unique_ptr<serve::RingStage> make_stage(size_t i);
+  void make_entry(uint64_t numbers_behind = 0);
+  void send_history(size_t link, std::vector<serve::Pass> passes, const std::vector<dag::RowSpec>& edges);
+  void note_round(const serve::Pass& pass);
+  void check_new(uint64_t sequence, int64_t first, int64_t computed);
+  void lose_some();
+  void add_again();
   void move();
   void begin();
   void deliver(size_t link);
@@ -108,7 +127,10 @@ class World {
   std::vector<bool> cancelled_;
   size_t added_ = 0;
   bool is_idle_ = false;  // of the entry, when it was asked last
-  bool has_lost_ = false;
+  size_t lost_ = 0;
+  bool is_stale_ = false;  // the entry is new, and no pass has told the stages yet
+  int64_t filled_ = 0;
+  std::map<uint64_t, int64_t> round_;  // positions that came round, of sequences that are kept
   size_t most_under_way_ = 0;
   std::string fault_;
 };

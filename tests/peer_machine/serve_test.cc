@@ -27,8 +27,10 @@ TEST(Serve, AStageLoadsAsAnyOtherAndKeepsNoBlob) {
   ASSERT_EQ(beats.size(), 1u);
   EXPECT_FALSE(beats.front().work.has_value()) << "it trains nothing";
   shell.say(proto::ReleaseStage{.run = 1, .plan_version = 1});
-  EXPECT_EQ(shell.runners_dropped, 1u);
   EXPECT_EQ(shell.peer.stages(), 0u);
+  EXPECT_EQ(shell.runners_dropped, 0u);
+  shell.live(30s);
+  EXPECT_EQ(shell.runners_dropped, 1u);
 }
 
 TEST(Serve, AStageHasToFitWhatIsOffered) {
@@ -193,9 +195,22 @@ TEST(Serve, WhatIsNoPassNamesTheStageBefore) {
 TEST(Serve, MorePassesThanMayBeUnderWayNameTheStageBefore) {
   Serving shell(1, 3);
   shell.come_whole(1);  // is being computed
-  for (uint64_t pass = 2; pass <= 2 + kPassesMax; ++pass) EXPECT_TRUE(shell.come(tensor_of_pass(pass, 0)));
+  constexpr uint64_t kFirst = peer::kServeHistoryPasses;
+  for (uint64_t pass = 0; pass <= kPassesMax; ++pass)
+    EXPECT_TRUE(shell.come(tensor_of_pass(kFirst + pass, 0)));
   EXPECT_FALSE(shell.failure().has_value());
-  EXPECT_FALSE(shell.come(tensor_of_pass(3 + kPassesMax, 0)));
+  EXPECT_FALSE(shell.come(tensor_of_pass(kFirst + kPassesMax + 1, 0)));
+  ASSERT_TRUE(shell.failure().has_value());
+  EXPECT_EQ(shell.failure()->unreachable, plan::Seat{0});
+}
+
+// As many as all positions fill: 100, by 8 in each.
+TEST(Serve, MoreHistoryThanThereMayBeNamesTheStageBefore) {
+  Serving shell(1, 3);
+  for (uint64_t pass = 1; pass <= 13; ++pass) EXPECT_TRUE(shell.come(tensor_of_pass(pass, 0)));
+  EXPECT_TRUE(shell.come(tensor_of_pass(peer::kServeHistoryPasses, 0)));
+  EXPECT_FALSE(shell.failure().has_value());
+  EXPECT_FALSE(shell.come(tensor_of_pass(14, 0)));
   ASSERT_TRUE(shell.failure().has_value());
   EXPECT_EQ(shell.failure()->unreachable, plan::Seat{0});
 }

@@ -8,7 +8,7 @@ namespace weft::test {
 
 inline constexpr uint32_t kPassesMax = 3;
 inline const std::vector<dag::RowSpec> kEdges{
-    {"pieces", dag::DType::I64, 5}, {"hidden", dag::DType::F32, 16}, {"mask", dag::DType::Bool, 2}};
+    {"pieces", dag::DType::I64, 6}, {"hidden", dag::DType::F32, 16}, {"mask", dag::DType::Bool, 2}};
 
 // Stage `seat` of a ring of so many. The graph is of no matter to the machine.
 inline proto::AssignStage serving(uint32_t seat, uint32_t stages) {

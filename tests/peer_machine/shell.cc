@@ -103,6 +103,14 @@ void Shell::act(peer::PeerEffects effects) {
                      if (runner && runner->generation == drop.generation) runner.reset();
                      std::erase_if(tasks, [&](const auto& t) { return t.generation == drop.generation; });
                    },
+                   [&](peer::ParkRunner& park) {
+                     parked.push_back(park.generation);
+                     std::erase_if(tasks, [&](const auto& t) { return t.generation == park.generation; });
+                   },
+                   [&](peer::TakeRunner& take) {
+                     taken.push_back(take);
+                     runner = peer::MakeRunner{take.generation, take.assignment};
+                   },
                    [&](peer::AskDevice&) { ++device_asked; },
                    [&](peer::RunTask& task) { tasks.push_back(task); },
                    [&](peer::PassRequest& request) { requests.push_back(std::move(request)); },

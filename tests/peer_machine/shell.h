@@ -74,6 +74,8 @@ struct Shell {
   std::deque<peer::FetchData> data;
   std::deque<peer::RunTask> tasks;
   std::vector<peer::PassRequest> requests;
+  std::vector<uint64_t> parked;  // generations
+  std::vector<peer::TakeRunner> taken;
   std::deque<peer::OfferBlobs> offers;
   std::deque<peer::UploadBlob> puts;
   std::vector<peer::MicrobatchKey> dropped_microbatches;

@@ -15,10 +15,10 @@ using dag::RowSpec;
 using dag::Tensor;
 
 const PassLimits kLimits{.rows_max = 8, .context = 64};
-const std::vector<RowSpec> kEdges{{"pieces", DType::I64, 5}, {"x", DType::F32, 4}, {"y", DType::F16, 3}};
+const std::vector<RowSpec> kEdges{{"pieces", DType::I64, 6}, {"x", DType::F32, 4}, {"y", DType::F16, 3}};
 
 Pass some_pass() {
-  Pass pass{.number = 3, .pieces = {{4}, {7, 0, 3, 1, 20}, {5, 12, 1, 1, 64}}};
+  Pass pass{.number = 3, .pieces = {{4}, {7, 0, 3, 1, 20, true}, {5, 12, 1, 1, 64}}};
   pass.rows.emplace("x", Tensor({DType::F32, {4, 4}}));
   pass.rows.emplace("y", Tensor({DType::F16, {4, 3}}));
   return pass;
@@ -31,7 +31,7 @@ TEST(Pass, IsTheSameOnTheOtherSide) {
   const Pass pass = some_pass();
   const auto tensors = tensors_of(pass, kEdges);
   ASSERT_EQ(tensors.size(), 3u);
-  EXPECT_EQ(tensors[0].spec(), (dag::TensorSpec{DType::I64, {3, 5}}));
+  EXPECT_EQ(tensors[0].spec(), (dag::TensorSpec{DType::I64, {3, 6}}));
   const auto back = pass_from(3, tensors, kEdges, kLimits);
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_EQ(back->number, 3u);
@@ -53,49 +53,54 @@ TEST(Pass, OfEndsAloneHasNoRows) {
 TEST(Pass, PiecesOfNoSenseAreRefused) {
   const auto read = [](const std::vector<int64_t>& numbers) {
     return code(
-        pieces_from(dag::make_tensor({static_cast<int64_t>(numbers.size() / 5), 5}, numbers), kLimits));
+        pieces_from(dag::make_tensor({static_cast<int64_t>(numbers.size() / 6), 6}, numbers), kLimits));
   };
-  const std::vector<int64_t> fine{1, 0, 8, 8, 64};
+  const std::vector<int64_t> fine{1, 0, 8, 8, 64, 0};
   EXPECT_EQ(read(fine), "fine");
-  EXPECT_EQ(read({1, 63, 1, 0, 0}), "fine");
-  EXPECT_EQ(read({1, 0, 0, 0, 0}), "fine");
+  EXPECT_EQ(read({1, 0, 2, -1, 64, 1, 2, 0, 2, -1, 64, 1}), "fine");  // history
+  EXPECT_EQ(read({1, 63, 1, 0, 0, 0}), "fine");
+  EXPECT_EQ(read({1, 0, 0, 0, 0, 0}), "fine");
   const std::vector<std::vector<int64_t>> wrong{
       {},
-      {-1, 0, 1, 0, 0},  // a sequence
-      {1, -1, 1, 0, 0},  // before the first position
-      {1, 64, 1, 0, 0},  // beyond the last
-      {1, INT64_MAX, 1, 0, 0},
-      {1, 0, -1, 0, 0},  // less than no row
-      {1, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN},
-      {1, 0, 9, 0, 0},  // more rows than may be
-      {1, 0, INT64_MAX, 0, 0},
-      {1, 0, 2, 3, 0},  // logits without a row
-      {1, 0, 2, -1, 0},
-      {1, 0, 2, 0, 65},  // memory
-      {1, 0, 2, 0, -1},
-      {1, 1, 0, 0, 0},  // an end with a position, logits, memory
-      {1, 0, 0, 1, 0},
-      {1, 0, 0, 0, 1},
-      {1, 0, 1, 0, 0, 1, 1, 1, 0, 0},  // twice
-      {1, 0, 1, 0, 0, 1, 0, 0, 0, 0},  // and ended
-      {1, 0, 5, 0, 0, 2, 0, 4, 0, 0},  // too many rows together
+      {-1, 0, 1, 0, 0, 0},  // a sequence
+      {1, -1, 1, 0, 0, 0},  // before the first position
+      {1, 64, 1, 0, 0, 0},  // beyond the last
+      {1, INT64_MAX, 1, 0, 0, 0},
+      {1, 0, -1, 0, 0, 0},  // less than no row
+      {1, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, 0},
+      {1, 0, 9, 0, 0, 0},  // more rows than may be
+      {1, 0, INT64_MAX, 0, 0, 0},
+      {1, 0, 2, 3, 0, 0},  // logits without a row
+      {1, 0, 2, -2, 0, 0},
+      {1, 0, 2, 0, 65, 0},  // memory
+      {1, 0, 2, 0, -1, 0},
+      {1, 1, 0, 0, 0, 0},  // an end with a position, logits, memory
+      {1, 0, 0, 1, 0, 0},
+      {1, 0, 0, 0, 1, 0},
+      {1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0},   // twice
+      {1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0},   // and ended
+      {1, 0, 0, 0, 0, 1},                     // kept
+      {1, 0, 1, 0, 0, 2},                     // neither kept nor not
+      {1, 0, 1, -1, 0, 1, 2, 0, 1, 0, 0, 1},  // history beside what is none
+      {1, 0, 1, -1, 0, 1, 2, 0, 0, 0, 0, 0},
+      {1, 0, 5, 0, 0, 0, 2, 0, 4, 0, 0, 0},  // too many rows together
   };
   for (const auto& numbers : wrong) EXPECT_EQ(read(numbers), kInvalid) << ::testing::PrintToString(numbers);
 }
 
 TEST(Pass, PiecesInAnotherFormAreRefused) {
   const auto read = [](const Tensor& tensor) { return code(pieces_from(tensor, kLimits)); };
-  EXPECT_EQ(read(Tensor({DType::I64, {5}})), kInvalid);
-  EXPECT_EQ(read(Tensor({DType::I64, {1, 4}})), kInvalid);
-  EXPECT_EQ(read(Tensor({DType::I64, {1, 5, 1}})), kInvalid);
-  EXPECT_EQ(read(Tensor({DType::F64, {1, 5}})), kInvalid);
+  EXPECT_EQ(read(Tensor({DType::I64, {6}})), kInvalid);
+  EXPECT_EQ(read(Tensor({DType::I64, {1, 5}})), kInvalid);
+  EXPECT_EQ(read(Tensor({DType::I64, {1, 6, 1}})), kInvalid);
+  EXPECT_EQ(read(Tensor({DType::F64, {1, 6}})), kInvalid);
   EXPECT_EQ(read(Tensor()), kInvalid);
   std::vector<int64_t> ends;
   for (int64_t i = 0; i <= static_cast<int64_t>(kPassPiecesMax); ++i)
-    ends.insert(ends.end(), {i, 0, 0, 0, 0});
-  EXPECT_EQ(read(dag::make_tensor({static_cast<int64_t>(kPassPiecesMax) + 1, 5}, ends)), kInvalid);
-  ends.resize(kPassPiecesMax * 5);
-  EXPECT_EQ(read(dag::make_tensor({static_cast<int64_t>(kPassPiecesMax), 5}, ends)), "fine");
+    ends.insert(ends.end(), {i, 0, 0, 0, 0, 0});
+  EXPECT_EQ(read(dag::make_tensor({static_cast<int64_t>(kPassPiecesMax) + 1, 6}, ends)), kInvalid);
+  ends.resize(kPassPiecesMax * 6);
+  EXPECT_EQ(read(dag::make_tensor({static_cast<int64_t>(kPassPiecesMax), 6}, ends)), "fine");
 }
 
 TEST(Pass, TensorsThatDoNotFitAreRefused) {
@@ -122,12 +127,12 @@ TEST(Pass, AnyNumbersAreReadOrRefused) {
   Rng rng(seed, 0);
   int read = 0;
   for (int round = 0; round < 20000; ++round) {
-    std::vector<int64_t> numbers(5 * rng.below(4));
+    std::vector<int64_t> numbers(6 * rng.below(4));
     for (int64_t& number : numbers) {
       const auto small = static_cast<int64_t>(rng.below(4));
       number = rng.below(40) == 0 ? static_cast<int64_t>(rng.next_u64()) : small;
     }
-    const Tensor tensor = dag::make_tensor({static_cast<int64_t>(numbers.size() / 5), 5}, numbers);
+    const Tensor tensor = dag::make_tensor({static_cast<int64_t>(numbers.size() / 6), 6}, numbers);
     const auto pieces = pieces_from(tensor, kLimits);
     if (!pieces) continue;
     ++read;

@@ -67,7 +67,13 @@ void FakeBroker::on_hello(const ConnectionPtr& connection, const proto::Hello& h
   if (hello.holding) say(peer, proto::ResumeStage{hello.holding->run, hello.holding->plan_version});
 }
 
+size_t FakeBroker::given(const PeerId& peer) const {
+  const auto given = given_.find(peer);
+  return given == given_.end() ? 0 : given->second;
+}
+
 void FakeBroker::give(const ConnectionPtr& connection, const proto::GetBlob& wanted) {
+  ++given_[connection->remote()];
   const auto bytes = std::make_shared<const dag::Tensor>(blobs_.at(wanted.sha256));
   const size_t size = bytes->bytes().size();
   connection->send(peer::message_frame(proto::BlobAnswer{.request = wanted.request, .size = size}));

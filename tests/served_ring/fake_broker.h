@@ -29,7 +29,8 @@ class FakeBroker {
   const std::string& address_of(const PeerId& peer) const { return addresses_.at(peer); }
   // To who is here.
   void say(const PeerId& peer, const proto::Message& message);
-  void hang_up();  // on all of them
+  void hang_up();                          // on all of them
+  size_t given(const PeerId& peer) const;  // blobs
 
   std::function<void(const PeerId& from, const proto::Message& message)> on_message{};
 
@@ -45,6 +46,7 @@ class FakeBroker {
   std::map<Digest, dag::Tensor> blobs_;
   std::map<PeerId, ConnectionPtr> controls_;
   std::map<PeerId, std::string> addresses_;
+  std::map<PeerId, size_t> given_;
   std::set<ConnectionPtr> accepted_;
   std::unique_ptr<net::Listener> listener_;
 };

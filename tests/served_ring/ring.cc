@@ -65,7 +65,9 @@ PeerThread::PeerThread(const FakeBroker& broker) {
   options.identity = identity_.get();
   options.listen = net::Endpoint{"127.0.0.1", 0};
   options.make_backend = make_backend;
-  options.log = [](const std::string&) {};
+  options.log = [this](const std::string& line) {
+    if (line.find("stage_taken_over") != std::string::npos) ++taken_over_;
+  };
   options.hello.device.emplace();
   thread_ = std::thread([this, options = std::move(options)]() mutable {
     peer::PeerService service(loop_, std::move(options));
@@ -138,13 +140,20 @@ Ring::Ring(const ServedModel& model, uint32_t stages) : model_(model) {
     on_message(from, message);
   };
   for (uint32_t seat = 0; seat < stages; ++seat) peers_.push_back(std::make_unique<PeerThread>(broker));
-  EXPECT_TRUE(wait([&] {
-    return std::all_of(peers_.begin(), peers_.end(),
-                       [&](const auto& peer) { return broker.is_here(peer->id()); });
-  }));
-  for (uint32_t seat = 1; seat < stages; ++seat)
-    wires_[seat] =
-        std::make_unique<peer::test::Wire>(*net::parse_endpoint(broker.address_of(peers_[seat]->id())));
+  for (uint32_t seat = 0; seat < stages; ++seat) await(seat);
+}
+
+void Ring::await(uint32_t seat) {
+  const PeerId id = peers_[seat]->id();
+  EXPECT_TRUE(wait([&] { return broker.is_here(id); }));
+  if (seat > 0)
+    wires_[seat] = std::make_unique<peer::test::Wire>(*net::parse_endpoint(broker.address_of(id)));
+}
+
+void Ring::replace(uint32_t seat) {
+  peers_[seat].reset();
+  peers_[seat] = std::make_unique<PeerThread>(broker);
+  await(seat);
 }
 
 // The lower of two seats dials, over the other one's wire.
@@ -175,6 +184,17 @@ void Ring::ask(const proto::ServeRequest& request) {
   broker.say(peers_[0]->id(), asked);
 }
 
+void Ring::ask_again() {
+  for (const auto& [number, text] : texts) {
+    if (text.end) continue;
+    asked_.at(number).plan_version = version_;
+    proto::ServeRequest again = asked_.at(number);
+    again.tokens.insert(again.tokens.end(), text.tokens.begin(), text.tokens.end());
+    again.tokens_max -= text.tokens.size();
+    broker.say(peers_[0]->id(), again);
+  }
+}
+
 void Ring::cancel(uint64_t request) {
   broker.say(peers_[0]->id(), proto::CancelRequest{1, version_, request});
 }
@@ -200,8 +220,7 @@ void Ring::on_message(const PeerId& from, const proto::Message& message) {
   if (std::holds_alternative<proto::StageResumed>(message)) ++resumed;
   const auto* progress = std::get_if<proto::ServeProgress>(&message);
   if (progress == nullptr) return;
-  EXPECT_EQ(from, peers_[0]->id());
-  on_progress(*progress);
+  if (from == peers_[0]->id() && progress->plan_version == version_) on_progress(*progress);
 }
 
 // As a broker takes it: what is known is compared, what is missing is asked for again.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,9 +40,11 @@ class PeerThread {
   explicit PeerThread(const FakeBroker& broker);
   ~PeerThread();
   PeerId id() const { return identity_->id(); }
+  int taken_over() const { return taken_over_; }  // stages that it had had before
 
  private:
   std::unique_ptr<security::Identity> identity_ = *security::Identity::generate();
+  std::atomic<int> taken_over_ = 0;
   net::Loop loop_;
   std::thread thread_;
 };
@@ -68,6 +71,11 @@ class Ring {
 
   void assign(proto::PlanVersion version = 1);  // until all are ready
   void ask(const proto::ServeRequest& request);
+  // All that have not ended, with what is known to have been drawn, as a broker does for a new plan.
+  void ask_again();
+  // The peer is gone, without a word; another one is there.
+  void replace(uint32_t seat);
+  const PeerThread& peer(uint32_t seat) const { return *peers_.at(seat); }
   void cancel(uint64_t request);
   // Until it holds; false: a stage has failed, or patience is at an end.
   bool wait(const std::function<bool()>& until);
@@ -85,6 +93,7 @@ class Ring {
 
  private:
   void on_message(const PeerId& from, const proto::Message& message);
+  void await(uint32_t seat);
   void on_progress(const proto::ServeProgress& progress);
 
   const ServedModel& model_;
