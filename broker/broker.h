@@ -130,7 +130,7 @@ class Broker {
   void on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready);
   void release_peers(Job& job, const std::string& reason);
   void wait(Job& job, std::string reason, phase::Waiting phase = {});
-  void wait_after_loss(Job& job, const std::string& reason);
+  void wait_after_loss(Job& job, const std::string& reason, Duration served = {});
   void end_job(Job& job, proto::JobState state, const std::string& reason);
 
   // What becomes of runs, and losses (recovery.cc)

@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "broker/run/drift.h"
 #include "broker/pool/pool.h"
+#include "broker/run/drift.h"
 #include "broker/run/run_options.h"
 
 namespace weft::broker {
@@ -22,8 +22,8 @@ struct BrokerOptions {
   Duration stall_deadline = std::chrono::seconds(60);
   double slowest_bytes_per_second = 125e3;
   // Losses of a job without a step between them. From the second on, the job waits before it is placed again:
-  // at first `failure_pause`, twice as long after each loss, at most `failure_pause_max`. After
-  // `failures_max` losses it ends.
+  // at first `failure_pause`, twice as long after each loss, at most `failure_pause_max`; one that serves
+  // does not where it has stood for as long. After `failures_max` losses it ends.
   Duration failure_pause = std::chrono::seconds(1), failure_pause_max = std::chrono::seconds(120);
   uint32_t failures_max = 16;
   // After a restart, for the peers of a run to come back; then the run goes back to its recovery point.

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "broker/jobs/blobs.h"
 #include "broker/broker.h"
-#include "broker/pool/candidates.h"
+#include "broker/jobs/blobs.h"
 #include "broker/place/pace.h"
+#include "broker/pool/candidates.h"
 
 namespace weft::broker {
 
@@ -78,6 +78,8 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
   const bool was_running = running != nullptr, had_plan = job.crew() != nullptr, moving = job.is_moving();
   const uint64_t lost =
       was_running ? std::max(running->run->committed_step(), job.log.recorded_step) : job.step;
+  const Duration served =
+      was_running && job.serves() ? step_.now.monotonic - running->since : Duration::zero();
   if (was_running) stand_bys_.find_holders(job);
   if (stand_bys_.lose_holders(job)) book_.notice(job, "the peers that had the newest copy are gone");
   release_peers(job, reason);
@@ -94,14 +96,15 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
                            (again == 1 ? " committed step is done again" : " committed steps are done again");
     book_.notice(job, reason + ": " + goes_on);
   }
-  if (had_plan && !moving && counts) return wait_after_loss(job, reason);
+  if (had_plan && !moving && counts) return wait_after_loss(job, reason, served);
   job.losses.at_step = job.step;
   wait(job, reason);
 }
 
 // One more without a step between them. The first may pass at once; what fails again and again is given time,
-// and at last given up, unless it serves: somebody may come who can.
-void Broker::wait_after_loss(Job& job, const std::string& reason) {
+// and at last given up, unless it serves: somebody may come who can. A service that stood for as long as it
+// would be given has had that time, and it counts as a step.
+void Broker::wait_after_loss(Job& job, const std::string& reason, Duration served) {
   const uint32_t failures = ++job.losses.in_a_row;
   if (failures >= options_.failures_max && !job.serves())
     return end_job(job, JobState::Failed,
@@ -115,8 +118,12 @@ void Broker::wait_after_loss(Job& job, const std::string& reason) {
     const Duration pause =
         std::min(options_.failure_pause_max,
                  options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
-    waiting.not_before = step_.now.monotonic + pause;
-    why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
+    if (served >= pause) {
+      job.losses.in_a_row = 1;
+    } else {
+      waiting.not_before = step_.now.monotonic + pause;
+      why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
+    }
   }
   job.losses.at_step = job.step;
   wait(job, why, waiting);
