@@ -16,7 +16,8 @@ skip_under_sanitizers() {
   if is_sanitized; then echo "skipped: a sanitizer's memory would be counted" >&2; exit 77; fi
 }
 slower=1  # how much longer everything takes
-! is_sanitized || slower=10
+broker_more=()  # arguments of every broker
+if is_sanitized; then slower=10 broker_more=(--plan-seconds 600); fi
 
 cluster_begin() {
   work=$(mktemp -d)
@@ -45,7 +46,7 @@ broker_under=()
 start_broker() {
   local line pipe=$work/broker.out
   rm -f "$pipe"; mkfifo "$pipe"
-  "${broker_under[@]}" "$weft" broker --data-dir "$work/broker" --listen "${BROKER:-127.0.0.1:0}" "$@" >"$pipe" 2>>"$work/broker.log" &
+  "${broker_under[@]}" "$weft" broker --data-dir "$work/broker" --listen "${BROKER:-127.0.0.1:0}" "${broker_more[@]}" "$@" >"$pipe" 2>>"$work/broker.log" &
   broker_pid=$!
   exec {broker_out}<"$pipe"
   PEER_TOKEN=
