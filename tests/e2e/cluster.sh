@@ -10,10 +10,14 @@ broker_pid='' submit_pid=''
 
 # Prints what a sanitizer has said of any of these processes, whatever became of the process.
 found_by_sanitizers() { grep -shE -A 60 '(WARNING|ERROR|FATAL): [A-Za-z]*Sanitizer|: runtime error: ' "$work"/*.log >&2; }
+is_sanitized() { grep -q 'lib[at]san' <<<"$(ldd "$weft" 2>/dev/null)"; }
 # What is measured or bounded is memory, and a sanitizer takes several times as much of it.
 skip_under_sanitizers() {
-  if grep -q 'lib[at]san' <<<"$(ldd "$weft")"; then echo "skipped: a sanitizer's memory would be counted" >&2; exit 77; fi
+  if is_sanitized; then echo "skipped: a sanitizer's memory would be counted" >&2; exit 77; fi
 }
+slower=1  # how much longer everything takes
+broker_more=()  # arguments of every broker
+if is_sanitized; then slower=10 broker_more=(--plan-seconds 600); fi
 
 cluster_begin() {
   work=$(mktemp -d)
@@ -42,12 +46,12 @@ broker_under=()
 start_broker() {
   local line pipe=$work/broker.out
   rm -f "$pipe"; mkfifo "$pipe"
-  "${broker_under[@]}" "$weft" broker --data-dir "$work/broker" --listen "${BROKER:-127.0.0.1:0}" "$@" >"$pipe" 2>>"$work/broker.log" &
+  "${broker_under[@]}" "$weft" broker --data-dir "$work/broker" --listen "${BROKER:-127.0.0.1:0}" "${broker_more[@]}" "$@" >"$pipe" 2>>"$work/broker.log" &
   broker_pid=$!
   exec {broker_out}<"$pipe"
   PEER_TOKEN=
   # Without submitter tokens it prints one.
-  while { [ -z "$PEER_TOKEN" ] || [ -z "${WEFT_TOKEN:-}" ]; } && read -r -t 60 line <&"$broker_out"; do
+  while { [ -z "$PEER_TOKEN" ] || [ -z "${WEFT_TOKEN:-}" ]; } && read -r -t $((60 * slower)) line <&"$broker_out"; do
     case $line in
       "weft join "*) BROKER=$(cut -d' ' -f3 <<<"$line"); PEER_TOKEN=$(cut -d' ' -f5 <<<"$line") ;;
       "submitter token: "*) WEFT_TOKEN=$(cut -d' ' -f3 <<<"$line") ;;
@@ -135,7 +139,7 @@ follow_job() {  # follow_job JOB [ARGS]: submits it and follows it
 open_events() { rm -f "$work/events.pipe"; mkfifo "$work/events.pipe"; }
 # Sets LINE to the next event. Nothing for SECONDS (default 120) is a failure.
 next_event() {
-  read -r -t "${1:-120}" LINE <&"$events" || fail "no event for ${1:-120} s; the last was: $LINE"
+  read -r -t $((${1:-120} * slower)) LINE <&"$events" || fail "no event for $((${1:-120} * slower)) s; the last was: $LINE"
   printf '%s\n' "$LINE" >>"$work/events"
 }
 submit_job() {  # submit_job JOB [ARGS]
@@ -197,7 +201,7 @@ wait_for_log() {  # wait_for_log FILE TEXT [SECONDS]
   [ -e "$1" ] || : >>"$1"  # who writes it may not have begun
   exec {log}< <(exec tail -n +1 -f "$1")
   tail_pid=$!
-  while [ -z "$found" ] && read -r -t "${3:-60}" LINE <&"$log"; do [[ $LINE != *"$2"* ]] || found=1; done
+  while [ -z "$found" ] && read -r -t $((${3:-60} * slower)) LINE <&"$log"; do [[ $LINE != *"$2"* ]] || found=1; done
   kill "$tail_pid" 2>/dev/null || true
   exec {log}<&-
   [ -n "$found" ] || fail "$1 does not say: $2"

@@ -25,7 +25,7 @@ wait_for_log "$work/broker.log" 'blob_damaged' 120
 echo "ok: the broker found it: ${LINE#*error }"
 [ ! -e "$blob" ] || fail "it still lies where it is given out"
 "$weft" stop "$job_number" >/dev/null 2>&1 || true  # it may have ended by itself
-while read -r -t 120 LINE <&"$events"; do [[ $LINE != *'"event":"result"'* ]] || break; done
+while read -r -t $((120 * slower)) LINE <&"$events"; do [[ $LINE != *'"event":"result"'* ]] || break; done
 wait "$submit_pid" || true
 
 submit_job "$work/job.yaml" --set "output=$work/out.onnx"

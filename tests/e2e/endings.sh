@@ -30,7 +30,7 @@ echo "ok: a job that diverged: submit and logs -f end with 7, stop says that it 
 # One that runs: whoever follows it may go, by a hangup or because nobody reads.
 submit_job "$job" --set schedule=null --set steps=1000000 --set placement.stages=1
 wait_for_step 5
-read_one_line() { timeout 60 "$weft" logs -f "$job_number" --format json | head -n 1; }
+read_one_line() { timeout $((60 * slower)) "$weft" logs -f "$job_number" --format json | head -n 1; }
 ends_with 0 read_one_line
 "$weft" logs -f "$job_number" >"$work/logs.out" 2>&1 &
 follower=$!
@@ -49,7 +49,7 @@ worker=$(one_of $(active_peers))
 kill -HUP "${peer_pid[$worker]}"; kill -HUP "${peer_pid[$worker]}" 2>/dev/null || true
 wait "${peer_pid[$worker]}" || fail "$worker did not leave with 0 at a hangup but $?"
 unset "peer_pid[$worker]"
-moved=$(timeout 120 "$weft" logs -f "$job_number" --format json |
+moved=$(timeout $((120 * slower)) "$weft" logs -f "$job_number" --format json |
   awk '/wants to leave/ { asked = 1 } asked && /"state":"running"/ { print "moved"; exit }') || fail "logs: $?"
 [ "$moved" = moved ] || fail "the job did not move when $worker left"
 "$weft" logs -f "$job_number" >"$work/logs.out" 2>&1 &

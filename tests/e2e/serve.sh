@@ -18,8 +18,8 @@ start_serve() {
   "$weft" serve "$served" --http 127.0.0.1:0 --threads 1 --skip-check "$@" >"$pipe" 2>"$work/$name.log" &
   peer_pid[$name]=$!
   exec {out}<"$pipe"
-  read -r -t 60 line <&"$out" || fail "$name did not start"
-  read -r -t 60 _ <&"$out"  # what to try
+  read -r -t $((60 * slower)) line <&"$out" || fail "$name did not start"
+  read -r -t $((60 * slower)) _ <&"$out"  # what to try
   url=$(grep -o 'https\?://[^ ]*' <<<"$line")
   port=${url##*:} port=${port%%/*}
 }

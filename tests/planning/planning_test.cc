@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "tests/planning/submitted.h"
+#include "tests/support/sanitized.h"
 
 namespace weft::broker {
 namespace {
@@ -46,6 +47,10 @@ class PlanningOfJobs : public ::testing::Test {
   void start(PlanningOptions options = {}) {
     options.process = jobs_.process_options();
     if (!program_.empty()) options.process.program = program_;
+    if (weft::test::kIsSanitized) {
+      options.plan_time_max *= 10;
+      options.check_time_max *= 10;
+    }
     planning_ = std::make_unique<Planning>(options, jobs_.blobs(), feeds_);
   }
   // Processes that take questions and never answer.
