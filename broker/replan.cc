@@ -86,7 +86,7 @@ void Broker::on_reconsidered(const Reconsidered& event) {
   }
   const double cost = cost_of_move(job);
   const uint64_t left = at->run->steps() - at->run->committed_step();
-  const bool moves = event.other->peers.size() > 0 &&
+  const bool moves = !event.other->peers.empty() &&
                      job.drift.pays(event.other->as_it_is, event.other->as_planned, left, cost);
   char text[240];
   std::snprintf(text, sizeof text,

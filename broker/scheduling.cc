@@ -174,7 +174,7 @@ void Broker::start_planning(Job& job, std::vector<Candidate> from, bool again) {
 }
 
 void Broker::wait(Job& job, std::string reason, phase::Waiting phase) {
-  job.phase = std::move(phase);
+  job.phase = phase;
   book_.set_state(job, JobState::Waiting, std::move(reason));
   step_.jobs = true;
 }

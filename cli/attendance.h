@@ -16,7 +16,7 @@ class Attendance {
     Instant clock{};
     CivilTime civil{};
   };
-  explicit Attendance(std::optional<Schedule> hours = {}) : hours_(std::move(hours)) {}
+  explicit Attendance(const std::optional<Schedule>& hours = {}) : hours_(hours) {}
 
   void pause(std::optional<Duration> length, Instant now);  // without a length until resume()
   bool resume(Instant now);                                 // false: it was not paused

@@ -136,7 +136,7 @@ Status Client::run_while_moving(const std::function<bool()>& done, const std::st
     else
       return fail(ErrorCode::Timeout,
                   "nothing has moved for " + seconds_text(kStallDeadline) + " (" + what + ")");
-    const Status status = run_until(kStallDeadline, done, what);
+    Status status = run_until(kStallDeadline, done, what);
     if (status || status.error().code != ErrorCode::Timeout) return status;
   }
 }
@@ -206,7 +206,7 @@ Status Client::put(const Digest& sha256, const storage::BlobSource& source,
   if (put_error_) return fail(*put_error_);
   puts_[request] = source.file.string();
   send(proto::PutBlob{request, sha256, source.range.size});
-  const Status status = storage::read_source(source, [&](std::span<const std::byte> bytes) -> Status {
+  Status status = storage::read_source(source, [&](std::span<const std::byte> bytes) -> Status {
     const auto piece = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
     connection_->send({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
                        .head = proto::encode_chunk_head(request),

@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "cli/command_words.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own
 class App;
 class Option;
 }  // namespace CLI

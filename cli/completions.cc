@@ -20,6 +20,7 @@ void each(const CommandWords& command, const Path& path,
 
 std::vector<std::string> names_of(const std::vector<CommandWords>& commands) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const CommandWords& command : commands) names.push_back(command.name);
   return names;
 }

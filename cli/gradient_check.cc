@@ -53,7 +53,7 @@ dag::Graph attach_random_loss(const dag::Graph& model, uint64_t seed, const dag:
   uint64_t stream = 1000;
   for (const auto& output : model.outputs()) {
     if (output.role != dag::OutputRole::Prediction || !is_float(model.spec(output.value).dtype)) continue;
-    const dag::TensorSpec spec = model.spec(output.value);
+    const dag::TensorSpec& spec = model.spec(output.value);
     Rng rng(seed, ++stream);
     std::vector<double> draws(static_cast<size_t>(spec.element_count()));
     for (double& draw : draws) draw = rng.normal();
@@ -78,7 +78,7 @@ dag::Tensor random_input(const dag::TensorSpec& spec, Rng& rng) {
 // Evaluates a graph at given weights, always on the same inputs and draws.
 class Evaluation {
  public:
-  static Result<std::unique_ptr<Evaluation>> create(dag::Graph graph, const dag::Weights& weights,
+  static Result<std::unique_ptr<Evaluation>> create(const dag::Graph& graph, const dag::Weights& weights,
                                                     uint64_t seed) {
     auto self = std::make_unique<Evaluation>();
     self->backend_ = peer::make_reference_backend();

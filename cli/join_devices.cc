@@ -35,6 +35,7 @@ Result<pid_t> start(std::vector<std::string> arguments, const std::string& input
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return cannot("a pipe");
   std::vector<char*> pointers;
+  pointers.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   const pid_t parent = ::getpid(), child = ::fork();

@@ -85,7 +85,7 @@ std::string fit(const std::vector<std::string>& parts, size_t columns) {
     if (part.empty()) continue;
     const std::string text = printable(part);
     if (!line.empty() && columns_of(line) + 2 + columns_of(text) > columns) break;
-    line = line.empty() ? cut(text, columns) : line + "  " + text;
+    line += line.empty() ? cut(text, columns) : "  " + text;
   }
   return line;
 }

@@ -228,7 +228,7 @@ Result<std::unique_ptr<PeerControl>> PeerControl::open(const std::vector<fs::pat
   return fail(error);
 }
 
-PeerControl::PeerControl(int descriptor, fs::path path, std::string peer)
+PeerControl::PeerControl(int descriptor, fs::path path, const std::string& peer)
     : descriptor_(descriptor), path_(std::move(path)), peer_(printable(peer)) {}
 
 PeerControl::~PeerControl() {

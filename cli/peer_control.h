@@ -48,7 +48,7 @@ class PeerControl {
 
  private:
   struct Caller;
-  PeerControl(int descriptor, std::filesystem::path path, std::string peer);
+  PeerControl(int descriptor, std::filesystem::path path, const std::string& peer);
   void accept();
   void read(Caller& caller);
   void drop(Caller& caller);

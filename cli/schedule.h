@@ -41,7 +41,7 @@ class Schedule {
  private:
   static constexpr int kDay = 24 * 60, kWeek = 7 * kDay;
   static size_t index_of(const CivilTime& time) {
-    return static_cast<size_t>(time.weekday * kDay + time.minute);
+    return static_cast<size_t>(time.weekday) * kDay + static_cast<size_t>(time.minute);
   }
   Status add(std::string_view range);
   std::bitset<kWeek> open_;  // by minute of the week

@@ -21,12 +21,12 @@ sigset_t set_of(const Signals& signals) {
 }  // namespace
 
 const Signals& stop_signals() {
-  static const Signals signals = [] {
+  static const Signals kSignals = [] {
     struct sigaction hangup {};
     const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     return ignored ? Signals{SIGINT, SIGTERM} : Signals{SIGINT, SIGTERM, SIGHUP};
   }();
-  return signals;
+  return kSignals;
 }
 
 SignalsBlocked::SignalsBlocked(Signals signals) : signals_(std::move(signals)) {

@@ -63,8 +63,8 @@ OpTable make_op_table() {
 }  // namespace
 
 const OpTable& op_table() {
-  static const OpTable table = make_op_table();
-  return table;
+  static const OpTable kTable = make_op_table();
+  return kTable;
 }
 
 LayoutContext::LayoutContext(const Graph& graph, const Op& op, Layout blocked,

@@ -37,13 +37,13 @@ Status Programs::load(const dag::Weights& weights, std::span<const PartRange> ra
       add(part % 2 == 0 ? model_->rows(part / 2, 1) : model_->attending(part / 2, 1, 1));
   std::vector<peer::State::Claim> claims;
   std::erase_if(wanted, [&](const auto& one) { return state_->find(dag::of_initializer(one.first)) != nullptr; });
+  claims.reserve(wanted.size());
   for (const auto& [name, spec] : wanted) claims.push_back({dag::of_initializer(name), spec});
   WEFT_TRY_STATUS(state_->claim(claims));
   const dag::Weights tables = model_->tables();
   for (const auto& [name, spec] : wanted) {
     auto found = weights.find(name);
-    if (found == weights.end()) found = tables.find(name);
-    if (found == weights.end() || found == tables.end())
+    if (found == weights.end() && (found = tables.find(name)) == tables.end())
       return fail(ErrorCode::NotFound, "the model has no weight '" + name.substr(0, 128) + "'");
     WEFT_TRY_STATUS(state_->write(dag::of_initializer(name), found->second));
   }
@@ -120,6 +120,7 @@ Result<Exchange> Exchange::create(const Incremental& model, int64_t rows, peer::
   Exchange exchange;
   std::vector<peer::Block> blocks;
   const std::map<std::string, Life> lives = lives_of(model);
+  blocks.reserve(lives.size());
   for (const auto& [name, life] : lives)
     blocks.push_back({backend.storage_bytes({life.spec.dtype, {rows, life.spec.width}}, dag::Layout::Plain),
                       life.first, life.last});

@@ -142,7 +142,7 @@ class PartsStage final : public Stage {
   Status reserve(std::span<const PassPiece> pieces) {
     for (const PassPiece& piece : pieces) {
       Kept& kept = sequences_[piece.sequence];
-      const Status reserved =
+      Status reserved =
           kept.cache.reserve(piece.first + piece.count, piece.expected, kept.longest(), layout_, model_->context());
       if (reserved) continue;
       std::erase_if(sequences_, [](const auto& one) { return one.second.length.empty(); });
@@ -311,6 +311,7 @@ std::vector<RowSpec> rows_before(const Incremental& model, uint32_t part) {
     for (const RowSpec& spec : interface_of(model, after).inputs)
       if (made.contains(spec.name)) wanted.emplace(spec.name, spec);
   std::vector<RowSpec> specs;
+  specs.reserve(wanted.size());
   for (const auto& [name, spec] : wanted) specs.push_back(spec);
   return specs;
 }

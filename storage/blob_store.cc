@@ -59,8 +59,8 @@ namespace {
 // A part of a file without reading it into memory.
 Result<BlobView> map_part(const Opened& file, const fs::path& path, uint64_t at, size_t size) {
   if (size == 0) return BlobView{};
-  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const auto before = static_cast<size_t>(at % page);
+  static const auto kPage = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto before = static_cast<size_t>(at % kPage);
   const size_t mapped_size = before + size;
   void* mapped = ::mmap(nullptr, mapped_size, PROT_READ, MAP_PRIVATE, file.descriptor.get(),
                         static_cast<off_t>(at - before));

@@ -274,11 +274,9 @@ class Translator {
         write(kHexItems, 2);
         return {};
       case 'b':
+      case 'S':  // but for U+180E
         copy(2);
         return {};
-      case 'S':
-        copy(2);
-        return {};  // but for U+180E
       default:
         return escaped_item();
     }

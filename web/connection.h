@@ -34,21 +34,21 @@ struct Hub {
   std::function<void()> on_empty;  // stopping, and the last connection has gone
 
   void count(uint64_t ServerStats::*counter, uint64_t amount = 1) {
-    const MutexLock lock(mutex);
-    stats.*counter += amount;
+    const MutexLock lock(mutex_);
+    stats_.*counter += amount;
   }
   void count_down(uint64_t ServerStats::*gauge) {
-    const MutexLock lock(mutex);
-    --(stats.*gauge);
+    const MutexLock lock(mutex_);
+    --(stats_.*gauge);
   }
   ServerStats current_stats() const {
-    const MutexLock lock(mutex);
-    return stats;
+    const MutexLock lock(mutex_);
+    return stats_;
   }
 
  private:
-  mutable Mutex mutex;
-  ServerStats stats WEFT_GUARDED_BY(mutex);
+  mutable Mutex mutex_;
+  ServerStats stats_ WEFT_GUARDED_BY(mutex_);
 };
 
 class HttpConnection final : public std::enable_shared_from_this<HttpConnection>, net::Transport::Events {

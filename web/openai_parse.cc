@@ -24,7 +24,8 @@ bool is_zero(const Json& value) { return value.is_number() && value == 0; }
 bool is_false(const Json& value) { return value.is_boolean() && !value.get<bool>(); }
 bool is_flag(const Json& value) { return value.is_boolean(); }
 bool is_empty(const Json& value) {
-  return (value.is_array() || value.is_object()) ? value.empty() : value == "";
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return (value.is_array() || value.is_object()) && value.empty();
 }
 bool is_none(const Json& value) { return value == "none"; }
 bool is_default_tier(const Json& value) { return value == "auto" || value == "default"; }

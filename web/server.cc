@@ -129,7 +129,8 @@ Response Handler::on_refused(int status, const std::string& message) {
   return {.status = status, .content_type = "text/plain; charset=utf-8", .body = message + "\n"};
 }
 
-Result<std::unique_ptr<Server>> Server::start(ServerOptions options, std::shared_ptr<Handler> handler) {
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
+                                              std::shared_ptr<Handler> handler) {
   auto server = std::make_unique<LoopServer>(options, std::move(handler));
   WEFT_TRY_STATUS(server->open(options));
   return std::unique_ptr<Server>(std::move(server));

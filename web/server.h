@@ -121,7 +121,8 @@ class Server {
  public:
   // Errors: Unavailable (in use), PermissionDenied, InvalidArgument (the address; a certificate or key that
   // cannot be read, or do not belong together), NotFound (no such file).
-  static Result<std::unique_ptr<Server>> start(ServerOptions options, std::shared_ptr<Handler> handler);
+  static Result<std::unique_ptr<Server>> start(const ServerOptions& options,
+                                               std::shared_ptr<Handler> handler);
   virtual ~Server() = default;  // stops at once
 
   virtual net::Endpoint endpoint() const = 0;  // as bound

@@ -57,7 +57,7 @@ Result<Url> parse_url(std::string_view text) {
 }
 
 std::string host_of(const Url& url) {
-  const std::string whole = net::to_string(url.endpoint);
+  std::string whole = net::to_string(url.endpoint);
   if (url.endpoint.port != port_of(url.is_secure)) return whole;
   return whole.substr(0, whole.rfind(':'));
 }

@@ -1,6 +1,6 @@
 // What runs want, carried out in the name of their jobs.
+#include <bit>
 #include <cstdio>
-#include <cstring>
 #include <set>
 
 #include "base/overloaded.h"
@@ -107,7 +107,7 @@ void Runs::say(Job& job, proto::JobEvent event) {
 void Runs::on_repeated(Job& job, const RepeatedStep& repeated) {
   const auto before = job.log.losses.find(repeated.step);
   if (before == job.log.losses.end() ||
-      std::memcmp(&before->second, &repeated.loss, sizeof repeated.loss) == 0)
+      std::bit_cast<uint64_t>(before->second) == std::bit_cast<uint64_t>(repeated.loss))
     return;
   if (!job.bits.are_equal || job.bits.difference_said) return;
   job.bits.difference_said = true;

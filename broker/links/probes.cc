@@ -200,6 +200,7 @@ bool Probes::waits_for(Job& job, const std::vector<Candidate>& free) {
 plan::ClusterView Probes::cluster_of(const std::vector<Candidate>& candidates) const {
   if (!options_.measures_links) return assumed_cluster(candidates);
   std::vector<PeerId> peers;
+  peers.reserve(candidates.size());
   for (const Candidate& candidate : candidates) peers.push_back(candidate.peer);
   return links_.cluster(device_views(candidates), peers, step_.now.monotonic);
 }

@@ -319,7 +319,8 @@ void Core::carry_out(Effect& effect) {
       Overloaded{
           [&](Send& e) {
             note_what_it_may_fetch(e);
-            to_gate(e.connection, std::move(e));
+            const ConnectionId to = e.connection;
+            to_gate(to, std::move(e));
           },
           [&](Admit& e) { to_gate(e.connection, e); },
           [&](Close& e) {
@@ -367,7 +368,10 @@ void Core::carry_out(Effect& effect) {
             planning_->end(e.job);
           },
           [&](AnswerFromStore& e) { answer(e.connection, answer_from_store(*store_, e)); },
-          [&](SendJobs& e) { answer(e.connection, list_jobs(*store_, std::move(e))); },
+          [&](SendJobs& e) {
+            const ConnectionId to = e.connection;
+            answer(to, list_jobs(*store_, std::move(e)));
+          },
           [&](ReopenJob& e) {
             step(JobReopened{e.connection, reopen(*store_, e)});
           },

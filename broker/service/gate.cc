@@ -80,9 +80,8 @@ Status Gate::open() {
     return relay_ticket_is_granted(ticket);
   };
   WEFT_TRY(listener_,
-           net::Listener::open(loop_, options_.listen, listen, [this](net::ConnectionPtr connection) {
-             on_connection(std::move(connection));
-           }));
+           net::Listener::open(loop_, options_.listen, listen,
+                               [this](const net::ConnectionPtr& connection) { on_connection(connection); }));
   endpoint_ = listener_->endpoint();
   core_watch_ = loop_.watch_readable(core_->descriptor(), [this] { drain_bus(); });
   stream_watch_ = loop_.watch_readable(stream_->descriptor(), [this] { drain_bus(); });
@@ -181,7 +180,7 @@ bool Gate::relay_ticket_is_granted(const net::RelayTicket& ticket) {
 
 // ---- connections
 
-void Gate::on_connection(net::ConnectionPtr connection) {
+void Gate::on_connection(const net::ConnectionPtr& connection) {
   if (clients_.size() >= kClientsMax) return connection->close();
   const auto client = std::make_shared<Client>();
   client->number = next_connection_++;

@@ -65,7 +65,7 @@ class Gate {
   void on_bus(const ToGate& message);
   void on_published(const std::shared_ptr<const Published>& value);
 
-  void on_connection(net::ConnectionPtr connection);
+  void on_connection(const net::ConnectionPtr& connection);
   void on_frame(const ClientPtr& client, net::InFrame frame);
   void dispatch(const ClientPtr& client, net::InFrame frame);
   void on_drained(const ClientPtr& client);

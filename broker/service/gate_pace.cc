@@ -29,7 +29,7 @@ void Gate::begin_files_work(const ClientPtr& client, size_t size) {
 
 Gate::ClientPtr Gate::end_files_work(const std::weak_ptr<Client>& client, size_t size) {
   bytes_in_work_ -= size;
-  const ClientPtr here = client.lock();
+  ClientPtr here = client.lock();
   if (here) {
     here->bytes_in_work -= size;
     pace(here);

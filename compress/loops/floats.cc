@@ -175,7 +175,7 @@ void add_float_loops(LoopTable& t) {
 
 const LoopTable& table() {
   static LoopTable filled = {};
-  static const bool once = [] {
+  static const bool kOnce = [] {
     filled.isa = WEFT_LOOP_STRING(WEFT_ISA);
     add_float_loops(filled);
     add_block_loops(filled);
@@ -183,7 +183,7 @@ const LoopTable& table() {
     add_value_loops(filled);
     return true;
   }();
-  (void)once;
+  (void)kOnce;
   return filled;
 }
 

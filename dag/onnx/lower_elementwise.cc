@@ -240,7 +240,7 @@ Status lower_clip(NodeContext& n) {
 }  // namespace
 
 std::span<const LowerRow> elementwise_lowerings() {
-  static const std::vector<LowerRow> rows = [] {
+  static const std::vector<LowerRow> kRows = [] {
     std::vector<LowerRow> all = {
         {"Mod", lower_mod},           {"Sum", lower_sum},   {"Max", lower_max},
         {"Min", lower_min},           {"Mean", lower_mean}, {"BitShift", lower_bit_shift, kNoOperand}, {"Where", lower_where, operands(1, 2)},
@@ -252,7 +252,7 @@ std::span<const LowerRow> elementwise_lowerings() {
     for (const UnaryRow& row : kBinary) all.push_back({row.op_type, lower_binary, row.gradient});
     return all;
   }();
-  return rows;
+  return kRows;
 }
 
 }  // namespace weft::onnx

@@ -218,7 +218,7 @@ Status lower_cumprod(NodeContext& n) {
 }  // namespace
 
 std::span<const LowerRow> reduction_lowerings() {
-  static const std::vector<LowerRow> rows = [] {
+  static const std::vector<LowerRow> kRows = [] {
     std::vector<LowerRow> all = {{"ReduceLogSumExp", lower_log_sum_exp, operands(0), operands(1)},
                                  {"ArgMax", lower_arg, kNoOperand},
                                  {"ArgMin", lower_arg, kNoOperand},
@@ -227,7 +227,7 @@ std::span<const LowerRow> reduction_lowerings() {
     for (const ReductionRow& row : kReductions) all.push_back({row.op_type, lower_reduction, operands(0), operands(1)});
     return all;
   }();
-  return rows;
+  return kRows;
 }
 
 }  // namespace weft::onnx

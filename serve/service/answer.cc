@@ -31,7 +31,8 @@ void Answer::attach(std::shared_ptr<web::Sink> sink) {
 bool Answer::add(web::Piece piece) {
   const MutexLock lock(mutex_);
   pieces_.push_back(std::move(piece));
-  std::erase_if(sinks_, [&](const auto& sink) { return !sink->on_piece(pieces_.back()); });
+  const web::Piece& last = pieces_.back();
+  std::erase_if(sinks_, [&](const auto& sink) { return !sink->on_piece(last); });
   return !sinks_.empty();
 }
 

@@ -15,43 +15,15 @@
 #include "storage/manifest.h"
 #include "storage/packed.h"
 #include "tests/data/npz_samples.h"
+#include "tests/fuzz/seed_list.h"
 #include "tests/fuzz/store_rows.h"
 #include "tests/fuzz/web_seeds.h"
-#include "tests/onnx/hostile_models.h"
-#include "tests/onnx/models.h"
 #include "tests/proto/samples.h"
 #include "tests/store/history.h"
 #include "tests/text/samples.h"
 
 namespace weft::fuzz {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
-Bytes joined(std::initializer_list<std::span<const std::byte>> parts) {
-  Bytes all;
-  for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
-Bytes number(uint64_t value, size_t size) {
-  Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i));
-  return bytes;
-}
-
-class Seeds {
- public:
-  void add(std::string name, Bytes bytes) { all_.push_back({std::move(name), std::move(bytes)}); }
-  void add(std::string name, std::string_view text) { add(std::move(name), bytes_of(text)); }
-  std::vector<Seed> take() { return std::move(all_); }
-
- private:
-  std::vector<Seed> all_;
-};
 
 // ---- what goes over connections
 
@@ -385,89 +357,6 @@ void store_rows(Seeds& seeds) {
   }
 }
 
-// ---- models
-
-using weft::onnx::testing::ModelMaker;
-
-// A node of the operator on operands of a few kinds, as many as it may want.
-ModelMaker one_node(const std::string& domain, const std::string& op,
-                    const std::vector<std::string>& operands) {
-  ModelMaker maker;
-  maker.input("x", {2, 4}).input("image", {1, 4, 5, 5}).output("y", 0);
-  maker.weight("w", {4, 4});
-  maker.weight("v", {4});
-  maker.weight("kernel", {4, 4, 3, 3});
-  maker.ints("i", {1, 0});
-  maker.ints("one", {1});
-  maker.node(op, operands, {"y"}).set_domain(domain);
-  return maker;
-}
-
-// For each operator a model of one node, with operands that it takes where some of these are.
-void operators(Seeds& seeds, const std::string& domain) {
-  static const std::vector<std::vector<std::string>> kOperands = {{"x"},
-                                                                  {"x", "w"},
-                                                                  {"x", "v"},
-                                                                  {"x", "i"},
-                                                                  {"x", "one"},
-                                                                  {"x", "x"},
-                                                                  {"x", "x", "x"},
-                                                                  {"x", "v", "v"},
-                                                                  {"image"},
-                                                                  {"image", "kernel"},
-                                                                  {"image", "v", "v"},
-                                                                  {"image", "v", "v", "v", "v"},
-                                                                  {"x", "i", "x"},
-                                                                  {"x", "i", "i"},
-                                                                  {"x", "one", "one", "one"},
-                                                                  {"i"},
-                                                                  {"one"},
-                                                                  {"one", "one", "one"},
-                                                                  {}};
-  for (const std::string& op : weft::onnx::imported_operators(domain)) {
-    Bytes first;
-    for (const auto& operands : kOperands) {
-      const std::string bytes = one_node(domain, op, operands).bytes();
-      if (first.empty()) first = bytes_of(bytes);
-      if (!weft::onnx::testing::import_bytes(bytes)) continue;
-      first = bytes_of(bytes);
-      break;
-    }
-    seeds.add("op_" + domain + op, std::move(first));
-  }
-}
-
-void onnx(Seeds& seeds) {
-  seeds.add("linear", weft::onnx::testing::linear_model().bytes());
-  operators(seeds, "");
-  operators(seeds, "com.microsoft");
-  for (const auto& hostile : weft::onnx::testing::hostile_models()) {
-    if (hostile.name.starts_with("bomb_")) continue;  // of many MB
-    const std::string bytes = hostile.bytes();
-    if (bytes.size() <= 4096) seeds.add("hostile_" + hostile.name, bytes);
-  }
-}
-
-// The cases, each as it stands; the changes are the fuzzer's.
-void nodes(Seeds& seeds) {
-  for (uint64_t i = 0; i < 250; ++i) seeds.add("case_" + std::to_string(i), number(i, 2));
-}
-
-void onnx_files(Seeds& seeds) {
-  for (const auto& hostile : weft::onnx::testing::hostile_models())
-    if (hostile.name.starts_with("external_")) seeds.add(hostile.name, hostile.bytes());
-  ModelMaker apart = weft::onnx::testing::linear_model();
-  int64_t offset = 0;
-  for (auto& tensor : *apart.graph().mutable_initializer()) {
-    const auto size = static_cast<int64_t>(tensor.raw_data().size());
-    weft::onnx::testing::keep_outside(tensor, "data", offset, size);
-    offset += size;
-  }
-  seeds.add("apart", apart.bytes());
-  seeds.add("linear", weft::onnx::testing::linear_model().bytes());
-  seeds.add("lone_tensor", apart.weight("t", {2, 3}).SerializeAsString());
-}
-
 // ---- texts
 
 void tokenizers(Seeds& seeds) {
@@ -481,13 +370,14 @@ void tokenizers(Seeds& seeds) {
   // Files with little of a vocabulary, so that a change of them often meets what is around it.
   const std::string model =
       R"("model": {"type": "BPE", "unk_token": "a", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
-  for (const char* const rules :
-       {R"("normalizer": {"type": "NFKC"}, "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}, )"
-        R"("decoder": {"type": "Metaspace", "prepend_scheme": "first"}, )",
-        R"("pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?i:a|[^b\\s]+)+?"}, "behavior": "Contiguous"}, )"
-        R"("decoder": {"type": "Fuse"}, )",
-        R"("normalizer": {"type": "Replace", "pattern": {"Regex": "a{1,2}"}, "content": "b"}, )"
-        R"("decoder": {"type": "Fuse"}, "added_tokens": [{"id": 3, "content": "b", "lstrip": true, "normalized": true}], )"})
+  for (
+      const char* const rules :
+      {R"("normalizer": {"type": "NFKC"}, "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}, )"
+       R"("decoder": {"type": "Metaspace", "prepend_scheme": "first"}, )",
+       R"("pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?i:a|[^b\\s]+)+?"}, "behavior": "Contiguous"}, )"
+       R"("decoder": {"type": "Fuse"}, )",
+       R"("normalizer": {"type": "Replace", "pattern": {"Regex": "a{1,2}"}, "content": "b"}, )"
+       R"("decoder": {"type": "Fuse"}, "added_tokens": [{"id": 3, "content": "b", "lstrip": true, "normalized": true}], )"})
     add("rules_" + std::to_string(std::string_view(rules).size()), "{" + std::string(rules) + model);
 }
 
@@ -501,11 +391,11 @@ const std::map<std::string_view, void (*)(Seeds&)>& makers() {
                                                                        {"job_file", job_file},
                                                                        {"manifests", manifests},
                                                                        {"messages", messages},
-                                                                       {"nodes", nodes},
+                                                                       {"nodes", node_seeds},
                                                                        {"npy", npy},
                                                                        {"npz", npz},
-                                                                       {"onnx", onnx},
-                                                                       {"onnx_files", onnx_files},
+                                                                       {"onnx", onnx_seeds},
+                                                                       {"onnx_files", onnx_file_seeds},
                                                                        {"packed", packed},
                                                                        {"store_rows", store_rows},
                                                                        {"tensors", tensors},

@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/tidy/tree.h"
+
+namespace weft::tidy {
 namespace {
 namespace fs = std::filesystem;
 
@@ -70,8 +71,8 @@ const std::map<std::string, Layer>& layers() {
          "peer/backend", "plan", "dag", "base"}}},
       {"peer/service",
        {{"peer", "peer/machine", "peer/backend", "peer/backend/cpu", "peer/backend/host", "peer/backend/null",
-         "peer/backend/reference", "serve", "dag/incremental", "compress", "proto", "proto/codec", "net", "web", "security", "storage", "plan", "dag",
-         "base"}}},
+         "peer/backend/reference", "serve", "dag/incremental", "compress", "proto", "proto/codec", "net", "web",
+         "security", "storage", "plan", "dag", "base"}}},
       {"train",
        {{"configs", "data", "storage", "text", "dag/onnx", "dag/passes", "peer/backend/reference", "peer",
          "peer/backend", "plan", "serve", "dag/incremental", "dag", "base"}}},
@@ -156,27 +157,6 @@ const std::map<std::string, std::set<std::string>>& doors() {
   return kDoors;
 }
 
-const fs::path kRoot = WEFT_SOURCE_DIR;
-
-std::vector<fs::path> sources() {
-  std::vector<fs::path> files;
-  for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress",
-                          "plan", "proto", "broker", "security", "net", "web", "sim", "serve", "text"})
-    if (fs::exists(kRoot / top))
-      for (const auto& entry : fs::recursive_directory_iterator(kRoot / top))
-        if (entry.path().extension() == ".cc" || entry.path().extension() == ".h")
-          files.push_back(fs::relative(entry.path(), kRoot));
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-std::string read(const fs::path& path) {
-  std::ifstream in(kRoot / path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 // The listed folder that a path lies in: the longest prefix.
 std::string layer_of(const fs::path& path) {
   for (fs::path folder = path.parent_path(); !folder.empty(); folder = folder.parent_path())
@@ -204,7 +184,7 @@ TEST(Layers, ArrowsPointDown) {
     for (const std::string& include : includes(read(file))) {
       if (include[0] != '"') continue;
       const std::string target = include.substr(1, include.size() - 2);
-      EXPECT_TRUE(fs::exists(kRoot / target))
+      EXPECT_TRUE(fs::exists(root() / target))
           << file << " includes " << include << ": includes are written from the root";
       const std::string other = layer_of(target);
       EXPECT_TRUE(may_use(own, other))
@@ -245,10 +225,10 @@ TEST(Tree, EverySourceIsBuilt) {
     if (file.extension() != ".cc") continue;
     bool listed = file.generic_string().find("peer/backend/cuda/shim/") == 0;  // of tests/cuda alone
     for (fs::path folder = file.parent_path(); !folder.empty() && !listed; folder = folder.parent_path())
-      for (const auto& entry : fs::directory_iterator(kRoot / folder)) {
+      for (const auto& entry : fs::directory_iterator(root() / folder)) {
         const fs::path& list = entry.path();
         if (list.filename() != "CMakeLists.txt" && list.extension() != ".cmake") continue;
-        const std::string text = read(fs::relative(list, kRoot));
+        const std::string text = read(fs::relative(list, root()));
         listed = listed || text.find(fs::relative(file, folder).generic_string()) != std::string::npos ||
                  text.find(file.stem().generic_string()) != std::string::npos;
       }
@@ -266,3 +246,4 @@ TEST(Tree, HasNoLeftovers) {
 }
 
 }  // namespace
+}  // namespace weft::tidy

@@ -10,7 +10,7 @@ namespace {
 
 // The processors of this process as it started, before any thread was pinned.
 const std::vector<int>& allowed_processors() {
-  static const std::vector<int> processors = [] {
+  static const std::vector<int> kProcessors = [] {
     std::vector<int> list;
 #ifdef __linux__
     cpu_set_t set;
@@ -24,7 +24,7 @@ const std::vector<int>& allowed_processors() {
     if (list.empty()) list.resize(static_cast<size_t>(std::max(1, omp_get_num_procs())), 0);
     return list;
   }();
-  return processors;
+  return kProcessors;
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ void add_update_loops(LoopTable& t) {
 
 const LoopTable& table() {
   static LoopTable filled = {};
-  static const bool once = [] {
+  static const bool kOnce = [] {
     filled.isa = WEFT_LOOP_STRING(WEFT_ISA);
     add_unary_loops(filled);
     add_binary_loops(filled);
@@ -63,7 +63,7 @@ const LoopTable& table() {
     add_byte_loops(filled);
     return true;
   }();
-  (void)once;
+  (void)kOnce;
   return filled;
 }
 
