@@ -118,7 +118,7 @@ void Broker::wait_after_loss(Job& job, const std::string& reason, Duration serve
     const Duration pause =
         std::min(options_.failure_pause_max,
                  options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
-    if (served >= pause) {
+    if (job.serves() && served >= pause) {
       job.losses.in_a_row = 1;
     } else {
       waiting.not_before = step_.now.monotonic + pause;

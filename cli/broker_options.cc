@@ -109,8 +109,32 @@ Status parse_plan_seconds(const std::string& text, BrokerServiceOptions& into) {
   return {};
 }
 
-const std::vector<Row>& rows() {
-  static const std::vector<Row> kRows = {
+std::vector<Row> rows_of_door() {
+  return {
+      {"http",
+       "HOST:PORT where served models are asked, by HTTP as OpenAI has it (weft token create --role "
+       "caller); default: nowhere; any address but this machine's own needs a certificate",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         WEFT_TRY(into.http, net::parse_endpoint(text));
+         return {};
+       }},
+      {"http_cert", "PEM file of the certificate's chain for --http: TLS 1.3",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         into.http_certificate = text;
+         return {};
+       },
+       /*is_path=*/true},
+      {"http_key", "PEM file of its key",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         into.http_key = text;
+         return {};
+       },
+       /*is_path=*/true},
+  };
+}
+
+std::vector<Row> rows_of_broker() {
+  return {
       {"data_dir",
        "identity, tokens, jobs, models and data; made where it is missing; default "
        "~/.local/share/weft/broker",
@@ -175,27 +199,16 @@ const std::vector<Row>& rows() {
        "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
        "unlimited; a model that takes more fails its job",
        parse_plan_memory},
-      {"http",
-       "HOST:PORT where served models are asked, by HTTP as OpenAI has it (weft token create --role "
-       "caller); default: nowhere; any address but this machine's own needs a certificate",
-       [](const std::string& text, BrokerServiceOptions& into) -> Status {
-         WEFT_TRY(into.http, net::parse_endpoint(text));
-         return {};
-       }},
-      {"http_cert", "PEM file of the certificate's chain for --http: TLS 1.3",
-       [](const std::string& text, BrokerServiceOptions& into) -> Status {
-         into.http_certificate = text;
-         return {};
-       },
-       /*is_path=*/true},
-      {"http_key", "PEM file of its key",
-       [](const std::string& text, BrokerServiceOptions& into) -> Status {
-         into.http_key = text;
-         return {};
-       },
-       /*is_path=*/true},
       {"plan_seconds", "how long planning a job may take, in seconds; default 60", parse_plan_seconds},
   };
+}
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> kRows = [] {
+    std::vector<Row> all = rows_of_broker();
+    for (Row& row : rows_of_door()) all.push_back(std::move(row));
+    return all;
+  }();
   return kRows;
 }
 
