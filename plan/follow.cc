@@ -109,6 +109,7 @@ class Turns {
   // By op.
   static std::vector<Visit> visits(const Graph& graph, const std::vector<uint32_t>& stage_of_op) {
     std::vector<Visit> of_op;
+    of_op.reserve(stage_of_op.size());
     for (const uint32_t stage : stage_of_op) of_op.emplace_back(stage, 0);
     each_edge(graph, [&](uint32_t from, uint32_t to) {
       const uint32_t border = of_op[from].first == of_op[to].first ? 0 : 1;

@@ -39,12 +39,8 @@ std::vector<uint32_t> owners_of(const ClusterView& cluster) {
   std::vector<uint32_t> owners;
   uint32_t count = 0;
   for (const DeviceView& device : cluster.devices()) {
-    if (device.owner.empty())
-      owners.push_back(count++);
-    else if (const auto [at, is_new] = known.try_emplace(device.owner, count); is_new)
-      owners.push_back(count++);
-    else
-      owners.push_back(at->second);
+    const bool is_new = device.owner.empty() || known.try_emplace(device.owner, count).second;
+    owners.push_back(is_new ? count++ : known.at(device.owner));
   }
   return owners;
 }

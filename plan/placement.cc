@@ -304,6 +304,7 @@ std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope, bool as_rin
       keep_best(best, {score_of(scope, as_ring, order), std::move(order)});
   }
   std::vector<std::vector<uint32_t>> orders;
+  orders.reserve(best.size());
   for (Ranked& ranked : best) orders.push_back(std::move(ranked.order));
   return orders;
 }

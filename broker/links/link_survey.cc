@@ -115,7 +115,7 @@ class Grouping {
   bool is_measured(uint32_t peer) const {
     uint32_t seen = 0;
     for (const uint32_t other : survey_.core) seen += survey_.find(peer, other) != nullptr;
-    return seen > 0 && 2 * seen >= survey_.core.size() - 1;
+    return seen > 0 && size_t{2} * seen >= survey_.core.size() - 1;
   }
 
   std::vector<uint32_t> best_known_first() const {
@@ -172,7 +172,7 @@ class Grouping {
         compare_within(row.out[self], *link, found);
     if (!is_nearest(summary, there, site)) found.excluded = true;
     for (const uint32_t other : summary.seen) {
-      if (found.excluded || found.against * 10 > summary.seen.size() + 1) return found;
+      if (found.excluded || size_t{10} * found.against > summary.seen.size() + 1) return found;
       if (other != site)
         compare(row.out[other], rows_[site].out[other], row.in[other], rows_[site].in[other], found);
     }
@@ -431,8 +431,8 @@ size_t Survey::known_pairs(std::span<const uint32_t> of) const {
   return known;
 }
 const std::vector<Partner>& Survey::partners(uint32_t peer) const {
-  static const std::vector<Partner> none;
-  return peer < known->size() ? (*known)[peer] : none;
+  static const std::vector<Partner> kNone;
+  return peer < known->size() ? (*known)[peer] : kNone;
 }
 const Partner* Survey::find(uint32_t peer, uint32_t other) const {
   const std::vector<Partner>& of = partners(peer);

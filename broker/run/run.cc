@@ -17,7 +17,7 @@ std::vector<StageClaims> claims_of(const PlannedRun& plan) {
 }  // namespace
 
 Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
-         RunBegin begin, RunOptions options)
+         const RunBegin& begin, RunOptions options)
     : job_(job),
       version_(version),
       plan_(std::move(plan)),

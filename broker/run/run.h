@@ -35,7 +35,7 @@ namespace weft::broker {
 class Run {
  public:
   Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
-      RunBegin begin, RunOptions options);
+      const RunBegin& begin, RunOptions options);
 
   // REQUIRES: every stage is ready. The first commands.
   RunEffects start(Instant now);

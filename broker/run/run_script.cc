@@ -18,7 +18,7 @@ const Command& Script::write(Command command) {
   command.plan_version = version_;
   command.settled = first() - 1;
   command.sequence = ++sequence_;
-  return commands_.emplace_back(std::move(command));
+  return commands_.emplace_back(command);
 }
 
 Status Script::check_resumed(uint64_t last_sequence) const {

@@ -261,7 +261,7 @@ Status make_or_migrate(Database& database) {
 // itself.
 Status switch_to_wal(Database& database) {
   for (int attempt = 0;; ++attempt) {
-    const Status done = database.execute("PRAGMA journal_mode = WAL");
+    Status done = database.execute("PRAGMA journal_mode = WAL");
     if (done) break;
     if (!database.was_busy() || attempt == 400) return done;
     sqlite3_sleep(25);
