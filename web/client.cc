@@ -181,9 +181,10 @@ Result<Attempt> LoopClient::follow(Following& following, ClientRequest& request,
     return Attempt{.why_broken = head.error()};
   }
   if (const Status status = check_status(request); !status) {
-    // A service that comes back may say for a while that it is not there yet.
-    if ((!following.is_heard && following.unanswered == 0) || !is_break(status.error()))
-      return fail(status.error());
+    // A service that comes back may say for a while that it, or the model, is not there yet.
+    const bool was_there = following.is_heard || following.unanswered > 0;
+    const bool is_model_away = following.stream.empty() && status.error().code == ErrorCode::NotFound;
+    if (!was_there || !(is_break(status.error()) || is_model_away)) return fail(status.error());
     return Attempt{.why_broken = status.error()};
   }
   following.is_heard = true;

@@ -14,8 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A decoder with caches, or by windows with the reason.
-Result<std::unique_ptr<Decoder>> make_decoder(const train::DecoderModel& imported,
-                                              const onnx::OnnxModel& model, const LoadOptions& options,
+Result<std::unique_ptr<Decoder>> make_decoder(const train::DecoderModel& imported, const onnx::OnnxModel& model,
+                                              const LoadOptions& options,
                                               peer::Backend& backend, std::string& why_windows) {
   const auto state = std::make_shared<peer::State>(backend);
   const auto window = [&] {

@@ -1,5 +1,5 @@
-// A model file made ready to serve: read, imported as a language model, given caches where its graph allows
-// them, and tried against its whole window.
+// A model file made ready to serve: read, imported as a language model, given caches where its graph allows them,
+// and tried against its whole window.
 #pragma once
 
 #include <filesystem>
@@ -14,15 +14,14 @@
 namespace weft::serve {
 
 struct LoadOptions {
-  std::filesystem::path model;  // an ONNX file
-  std::filesystem::path
-      tokenizer;                // tokenizer.json; empty: the one beside the model, else bytes for 256 tokens
-  std::string chat_template;    // by name; empty: that of tokenizer_config.json beside the tokenizer, if any
-  std::string name;             // empty: the model file's, without its ending
-  int64_t context = 0;          // where the file leaves the length open; 0: 1024
-  int64_t rows_max = 64;        // positions of a pass
-  bool needs_tokenizer = true;  // false: for who has tokens already
-  bool verifies = true;         // against the whole window; takes two passes over it
+  std::filesystem::path model;      // an ONNX file
+  std::filesystem::path tokenizer;  // tokenizer.json; empty: the one beside the model, else bytes for 256 tokens
+  std::string chat_template;        // by name; empty: that of tokenizer_config.json beside the tokenizer, if any
+  std::string name;                 // empty: the model file's, without its ending
+  int64_t context = 0;              // where the file leaves the length open; 0: 1024
+  int64_t rows_max = 64;            // positions of a pass
+  bool needs_tokenizer = true;      // false: for who has tokens already
+  bool verifies = true;             // against the whole window; takes two passes over it
 };
 
 struct LoadedModel {
@@ -32,8 +31,8 @@ struct LoadedModel {
   std::vector<std::string> warnings;  // lines
 };
 
-// Errors: of reading and importing, with the file's name; InvalidArgument for a tokenizer with more tokens
-// than the model, or none where there are not 256; Internal when caches give other logits than the window.
+// Errors: of reading and importing, with the file's name; InvalidArgument for a tokenizer with more tokens than the
+// model, or none where there are not 256; Internal when caches give other logits than the window.
 Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backend);
 
 }  // namespace weft::serve
