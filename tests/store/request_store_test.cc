@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "proto/codec/codec.h"
 
 namespace weft::broker {
 namespace {
@@ -40,7 +42,7 @@ struct Fixture {
     }
     return false;
   }
-  const fs::path folder = fs::temp_directory_path() / ("weft_request_store_" + std::to_string(::getpid()));
+  const fs::path folder = fs::path(WEFT_TEST_TMP) / ("requests_" + std::to_string(::getpid()));
   const fs::path file = folder / "requests.sqlite";
 };
 
@@ -67,7 +69,8 @@ TEST(RequestStore, WhatIsWrittenIsReadAgain) {
   const Fixture f;
   {
     const auto store = f.open();
-    const std::vector<RequestChange> changes{request("a"), request("b"), request("c"), RequestEnded{"b", 99},
+    const std::vector<RequestChange> changes{request("a"),          request("b"),
+                                             request("c"),          RequestEnded{"b", 99},
                                              RequestForgotten{"c"}, RequestForgotten{"nobody"}};
     ASSERT_TRUE(store->write(changes));
   }
@@ -76,7 +79,7 @@ TEST(RequestStore, WhatIsWrittenIsReadAgain) {
   ASSERT_EQ(loaded->requests.size(), 2u);
   const StoredRequest &one = loaded->requests[0], wanted = request("a");
   EXPECT_EQ(one.id, "a");
-  EXPECT_EQ(one.request, wanted.request);
+  EXPECT_EQ(proto::encode(one.request), proto::encode(wanted.request));
   EXPECT_EQ(one.created, wanted.created);
   EXPECT_TRUE(one.is_chat && one.includes_usage);
   EXPECT_EQ(one.stops, wanted.stops);
