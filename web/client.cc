@@ -12,6 +12,8 @@ namespace weft::web {
 
 namespace {
 
+constexpr size_t kUnansweredMax = 4;
+
 using Told = std::function<void(const std::string& text)>;
 
 // A stream that may take several connections.
@@ -20,6 +22,7 @@ struct Following {
   uint64_t seen = 0;      // number of the last event that was told
   bool is_done = false;   // [DONE] has come
   bool is_heard = false;  // a service began to answer
+  size_t unanswered = 0;  // requests whose connection ended before an answer
   bool has_ids = true;    // of every event so far
   AnswerEnd end;
 };
@@ -139,7 +142,7 @@ Result<bool> LoopClient::is_new(Following& following, const ServerEvent& event) 
   const auto id = parse_event_id(event.id);
   const bool is_ours = id && (following.stream.empty() || id->stream == following.stream);
   const bool is_next = is_ours && id->number == following.seen + 1;
-  if (following.end.breaks > 0 && !is_next) {
+  if (following.end.breaks > 0 && following.seen > 0 && !is_next) {
     if (is_ours && id->number <= following.seen) return false;
     return fail(ErrorCode::Corrupted, to_string(options_.url) + ": behind event " +
                                           std::to_string(following.seen) + " the stream goes on at '" +
@@ -174,11 +177,14 @@ Result<Attempt> LoopClient::follow(Following& following, ClientRequest& request,
   };
   if (const Status head = wait_for_head(request, options_.limits.head_deadline); !head) {
     if (!is_break(head.error())) return fail(head.error());
+    if (request.was_connected() && head.error().code == ErrorCode::Unavailable) ++following.unanswered;
     return Attempt{.why_broken = head.error()};
   }
   if (const Status status = check_status(request); !status) {
-    // A service that comes back may say for a while that it is not there yet.
-    if (!following.is_heard || !is_break(status.error())) return fail(status.error());
+    // A service that comes back may say for a while that it, or the model, is not there yet.
+    const bool was_there = following.is_heard || following.unanswered > 0;
+    const bool is_model_away = following.stream.empty() && status.error().code == ErrorCode::NotFound;
+    if (!was_there || !(is_break(status.error()) || is_model_away)) return fail(status.error());
     return Attempt{.why_broken = status.error()};
   }
   following.is_heard = true;
@@ -210,6 +216,14 @@ Status LoopClient::pause(Duration time) {
   return {};
 }
 
+// Where nothing has come of an answer it is asked for anew: by then its service may have been started again.
+// One that never took a request is no service yet, and one that hangs up each time is another one.
+bool may_go_on(const Following& following) {
+  if (!following.has_ids) return false;
+  if (!following.stream.empty() || following.is_heard) return true;
+  return following.unanswered > 0 && following.unanswered < kUnansweredMax;
+}
+
 Result<AnswerEnd> LoopClient::generate(GenerateRequest request, const Told& on_text) {
   is_cancelled_ = false;
   request.is_stream = true;
@@ -223,7 +237,7 @@ Result<AnswerEnd> LoopClient::generate(GenerateRequest request, const Told& on_t
     const Request sent = ask(following, path, body);
     WEFT_TRY(const Attempt attempt, follow(following, *sent, on_text));
     if (attempt.is_done) return following.end;
-    if (following.stream.empty() || !following.has_ids) return fail(attempt.why_broken);
+    if (!may_go_on(following)) return fail(attempt.why_broken);
     if (following.seen != seen) {
       delay = limits.retry_first;
       gives_up.reset();

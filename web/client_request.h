@@ -24,6 +24,7 @@ class ClientRequest final : net::Transport::Events {
 
   enum class State : uint8_t { Connecting, Waiting, Answering, Complete, Broken };
   State state() const;
+  bool was_connected() const { return transport_ != nullptr; }
   const Error& why_broken() const { return *broken_; }  // REQUIRES: Broken
   const ResponseParser& answer() const { return parser_; }
   std::string take_body() { return parser_.take_body(); }

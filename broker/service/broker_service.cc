@@ -94,7 +94,8 @@ Result<std::unique_ptr<Door>> open_door(const BrokerServiceOptions& options, Cal
                               .key_file = options.http_key},
                    .check = [&callers](std::string_view token) { return callers.check(token); },
                    .is_open = [&callers] { return callers.nobody_was_invited(); },
-                   .log = options.log};
+                   .log = options.log,
+                   .requests = options.data_dir / "requests.sqlite"};
   auto opened = Door::start(std::move(door), [&to_peers](const PeerId& to, proto::Message message) {
     to_peers.tell(to, std::move(message));
   });

@@ -89,6 +89,7 @@ struct Door::Parts {
   void take(const std::shared_ptr<ServedJob>& told);
   void make_ready(std::shared_ptr<const ServedJob> job);
   void take_model(const ServedJob& made_for, Result<serve::TextModel> model);
+  void reopen(const AnsweringJob& job);
   void place(const AnsweringJob& job);
   void withdraw(proto::JobNumber number, const std::string& why);
   void take_progress(const PeerId& from, const proto::ServeProgress& progress);
@@ -97,7 +98,8 @@ struct Door::Parts {
   const DoorOptions options;
   const TellPeer tell;
   net::Loop loop;
-  const std::shared_ptr<ServedModels> models = std::make_shared<ServedModels>([this] { return loop.now(); });
+  std::shared_ptr<KeptRequests> kept;
+  std::shared_ptr<ServedModels> models;
   std::map<proto::JobNumber, AnsweringJob> jobs;
   std::atomic<size_t> unread = 0, dropped = 0;  // of what entries tell
   std::unique_ptr<net::Loop::Timer> timer;
@@ -111,6 +113,9 @@ Status Door::Parts::open() {
   if (!web::is_loopback(listen.endpoint) && listen.certificate_file.empty())
     return fail(ErrorCode::InvalidArgument,
                 to_string(listen.endpoint) + " can be reached from other machines: it needs a certificate");
+  kept = options.requests.empty() ? std::make_shared<KeptRequests>(nullptr, options.log)
+                                  : KeptRequests::open(options.requests, options.log);
+  models = std::make_shared<ServedModels>([this] { return loop.now(); }, *kept);
   WEFT_TRY(server, web::Server::start(listen, web::make_api(models, api_options(options))));
   timer = loop.after(kTick, [this] { tick(); });
   thread = std::jthread([this] { loop.run(); });
@@ -156,14 +161,30 @@ void Door::Parts::take_model(const ServedJob& made_for, Result<serve::TextModel>
   if (model) {
     job.work = std::make_shared<RemoteWork>(
         RemoteRequests(made_for, random_number(), tell, options.log, options.remote));
-    job.text = std::make_shared<serve::TextService>(std::move(*model),
-                                                    std::make_unique<RemoteSource>(loop, job.work));
+    job.text = std::make_shared<serve::TextService>(
+        std::move(*model), std::make_unique<RemoteSource>(loop, job.work),
+        options.requests.empty() ? nullptr : kept->of(job.job->job));
+    reopen(job);
     place(job);
   } else {
     job.fault = printable(model.error().message);
     options.log("error not_served job=" + std::to_string(made_for.job) + " what=\"" + job.fault + "\"");
   }
   models->put(job);
+}
+
+// What a broker before this one was asked: it can be read here before it is forgotten there.
+void Door::Parts::reopen(const AnsweringJob& job) {
+  if (!job.work) return;
+  for (serve::KeptRequest& kept_one : kept->to_open(job.job->job)) {
+    auto again = job.text->reopen(kept_one);
+    kept->opened(kept_one.id);
+    if (!again) kept->of(job.job->job)->ended(kept_one.id);
+    if (!again) continue;
+    const MutexLock lock(job.work->mutex);
+    job.work->requests.reopen(kept_one.number, std::move(kept_one.request), std::move(again->listener),
+                              std::move(again->begun), loop.now());
+  }
 }
 
 void Door::Parts::place(const AnsweringJob& job) {
@@ -190,8 +211,10 @@ void Door::Parts::take_progress(const PeerId& from, const proto::ServeProgress& 
 }
 
 void Door::Parts::tick() {
+  kept->tick(loop.now());
   for (const auto& [number, job] : jobs) {
     if (!job.work) continue;
+    reopen(job);
     const MutexLock lock(job.work->mutex);
     job.work->requests.tick(loop.now());
   }
@@ -219,8 +242,10 @@ void Door::on_served(const ServedJob& job) {
 }
 
 void Door::on_withdrawn(proto::JobNumber job) {
-  parts_->loop.post(
-      [parts = parts_.get(), job] { parts->withdraw(job, "the job that served it has ended"); });
+  parts_->loop.post([parts = parts_.get(), job] {
+    parts->kept->withdraw(job);
+    parts->withdraw(job, "the job that served it has ended");
+  });
 }
 
 // What is dropped here is asked for again.

@@ -3,9 +3,10 @@
 // requests go to them.
 //
 // Threads: `http` of web/server.h; `door`, on which requests are kept and answers become text; one that reads
-// tokenizers; and the tokenizing one of each model.
+// tokenizers; one that writes streams to the disk (kept_requests.h); and the tokenizing one of each model.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,6 +28,8 @@ struct DoorOptions {
   std::function<bool()> is_open{};
   std::function<void(const std::string& line)> log{};
   RemoteOptions remote{};
+  // Where streams are kept for a broker after this one; empty: nowhere.
+  std::filesystem::path requests{};
 };
 
 // It outlives those who tell it things.

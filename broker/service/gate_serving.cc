@@ -1,5 +1,5 @@
 // Requests for served models, to their stages, and tokens, from there. Neither waits for the core or its
-// store: a token is worth nothing to a broker that was restarted.
+// store: a broker that was restarted asks for tokens again.
 #include "broker/service/gate.h"
 #include "broker/service/gate_client.h"
 

@@ -114,9 +114,35 @@ void RemoteRequests::add(serve::Request request, serve::Listener listener, serve
     metrics_.add("weft_serve_requests_total", 1, {{"finish", "failed"}, {"model", name_}});
     return listener.on_end(Finish::Failed, room);
   }
+  take(next_number_, std::move(request), std::move(listener), std::move(begun), now);
+  pump(now);
+}
+
+// What it is about was looked at before, by a broker that knew the same model.
+void RemoteRequests::reopen(uint64_t number, serve::Request request, serve::Listener listener,
+                            serve::TokenSource::Begun begun, Instant now) {
+  const bool is_ours = !request.prompt.empty() && request.tokens_max >= 0 &&
+                       static_cast<int64_t>(request.prompt.size()) <= context_ &&
+                       request.tokens_max <= context_ - static_cast<int64_t>(request.prompt.size()) &&
+                       std::ranges::all_of(request.prompt, [this](int64_t token) {
+                         return token >= 0 && token < vocabulary_;
+                       });
+  if (closed_ || !is_ours)
+    return listener.on_end(
+        Finish::Failed,
+        closed_ ? fail(*closed_) : fail(ErrorCode::Corrupted, "'" + name_ + "' is another model now"));
+  if (!place_ && !placeless_since_) placeless_since_ = now;
+  take(number, std::move(request), std::move(listener), std::move(begun), now);
+  open_.rbegin()->second.was_under_way = true;
+  pump(now);
+}
+
+void RemoteRequests::take(uint64_t number, serve::Request request, serve::Listener listener,
+                          serve::TokenSource::Begun begun, Instant now) {
   const uint64_t id = next_number_++;
   Open& open = open_[id];
-  open.id = open.number = id;
+  open.id = id;
+  open.number = number;
   open.tokens = request.prompt;
   const int64_t left = context_ - static_cast<int64_t>(request.prompt.size());
   open.tokens_max = request.tokens_max < 0 ? left : request.tokens_max;
@@ -125,7 +151,6 @@ void RemoteRequests::add(serve::Request request, serve::Listener listener, serve
   open.begun = std::move(begun);
   open.arrived = now;
   prompts_ += open.request.prompt.size();
-  pump(now);
 }
 
 void RemoteRequests::cancel(uint64_t id, Instant now) {
@@ -221,9 +246,23 @@ void RemoteRequests::send(Open& open, Instant now) {
   tell_(place_->entry, std::move(message));
 }
 
+// An entry that knows the number from a broker before this one, with tokens that this one has not, cannot
+// tell them: it is asked under another one.
 void RemoteRequests::ask_again(Open& open, Instant now) {
   open.has_gap = true;
-  if (now - open.asked >= options_.pause) send(open, now);
+  if (now - open.asked < options_.pause) return;
+  if (++open.gaps > options_.gaps_max) {
+    cancel_at_entry(open);
+    renumber(open);
+  }
+  send(open, now);
+}
+
+void RemoteRequests::renumber(Open& open) {
+  by_number_.erase(open.number);
+  open.number = next_number_++;
+  open.is_at_entry = open.has_gap = false;
+  open.gaps = 0;
 }
 
 void RemoteRequests::cancel_at_entry(const Open& open) {
@@ -275,6 +314,7 @@ bool RemoteRequests::take(uint64_t id, const proto::ServedToken& token, Instant 
   const auto position = static_cast<int64_t>(open.tokens.size());
   open.tokens.push_back(token.token);
   open.has_gap = false;
+  open.gaps = 0;
   count_token(open, now);
   const bool is_wanted = open.listener.on_token({.draw = {.token = token.token,
                                                           .log_probability = token.log_probability,
@@ -319,9 +359,7 @@ void RemoteRequests::take_failure(uint64_t id, Error error, Instant now) {
 
 // Under another number: by this one the entry would tell the same end again.
 void RemoteRequests::try_later(Open& open, Instant now) {
-  by_number_.erase(open.number);
-  open.number = next_number_++;
-  open.is_at_entry = open.has_gap = false;
+  renumber(open);
   open.not_before = now + options_.pause;
   ++open.tries;
 }
@@ -336,9 +374,7 @@ void RemoteRequests::distrust(uint64_t id, const std::string& what, Instant now)
   if (++open.contradictions > options_.contradictions_max)
     return end(id, Finish::Failed,
                fail(ErrorCode::Corrupted, "who computes '" + name_ + "' contradicts itself"));
-  by_number_.erase(open.number);
-  open.is_at_entry = open.has_gap = false;
-  open.number = next_number_++;
+  renumber(open);
   pump(now);
 }
 
@@ -354,7 +390,8 @@ void RemoteRequests::tick(Instant now) {
 void RemoteRequests::tick_one(uint64_t id, Instant now) {
   Open& open = open_.at(id);
   if (!place_) {
-    const Duration patience = open.drawn() == 0 ? options_.without_place : options_.under_way_without;
+    const Duration patience =
+        open.drawn() == 0 && !open.was_under_way ? options_.without_place : options_.under_way_without;
     if (now - *placeless_since_ < patience) return;
     return end(id, Finish::Failed,
                fail(ErrorCode::Unavailable, "'" + name_ + "' cannot answer now: " + unavailable_));
@@ -368,7 +405,10 @@ void RemoteRequests::tick_one(uint64_t id, Instant now) {
                                      std::to_string(static_cast<int>(seconds(options_.stalled))) + " s"));
   }
   const bool is_silent = now - std::max(open.heard, open.asked) >= options_.silence;
-  if (is_silent || (open.has_gap && now - open.asked >= options_.pause)) send(open, now);
+  if (is_silent)
+    send(open, now);
+  else if (open.has_gap)
+    ask_again(open, now);
 }
 
 // ---- figures

@@ -33,6 +33,7 @@ struct RemoteOptions {
   Duration stalled = std::chrono::minutes(15);           // without a new token of any: they end
   int contradictions_max = 3;                            // of one request
   int tries_max = 8;                                     // of one request at one place
+  int gaps_max = 3;  // answers in a row that begin behind what is known, until it is asked for anew
 };
 
 class RemoteRequests {
@@ -49,6 +50,10 @@ class RemoteRequests {
   // As TokenSource has it; beyond Engine's errors Unavailable, with what lacks: there has been no place yet,
   // or for a while.
   void add(serve::Request request, serve::Listener listener, serve::TokenSource::Begun begun, Instant now);
+  // One of a broker before this one, by the number that the entry may know it by. It is taken without a
+  // place, too.
+  void reopen(uint64_t number, serve::Request request, serve::Listener listener,
+              serve::TokenSource::Begun begun, Instant now);
   void cancel(uint64_t id, Instant now);
   void place(const ServedJob& job, Instant now);
   void progress(const PeerId& from, const proto::ServeProgress& progress, Instant now);
@@ -72,14 +77,17 @@ class RemoteRequests {
     std::vector<int64_t> tokens;      // all that are known
     int64_t tokens_max = 0;
     bool is_at_entry = false, was_sent = false, has_gap = false;
+    bool was_under_way = false;  // with a broker before this one
     Instant arrived{}, sent{}, asked{}, heard{}, not_before{};
     std::optional<Instant> last_token{};
-    int contradictions = 0, tries = 0;
+    int contradictions = 0, tries = 0, gaps = 0;
     size_t drawn() const { return tokens.size() - request.prompt.size(); }
   };
 
   Status check(const serve::Request& request) const;
   Status room_for(const serve::Request& request, Instant now);
+  void take(uint64_t number, serve::Request request, serve::Listener listener,
+            serve::TokenSource::Begun begun, Instant now);
   void begin_all();
   void pump(Instant now);
   void send(Open& open, Instant now);
@@ -92,6 +100,7 @@ class RemoteRequests {
   void take_failure(uint64_t id, Error error, Instant now);
   void distrust(uint64_t id, const std::string& what, Instant now);
   void try_later(Open& open, Instant now);
+  void renumber(Open& open);
   void tick_one(uint64_t id, Instant now);
   void end(uint64_t id, serve::Finish finish, const Status& status = {});
   void count_token(Open& open, Instant now);

@@ -90,8 +90,8 @@ std::shared_ptr<web::OpenRequest> ServedModels::start(web::GenerateRequest reque
   return nullptr;
 }
 
-std::shared_ptr<web::OpenRequest> ServedModels::resume(const std::string& id,
-                                                       std::shared_ptr<web::Sink> sink) {
+std::shared_ptr<web::OpenRequest> ServedModels::find_kept(const std::string& id,
+                                                          const std::shared_ptr<web::Sink>& sink) const {
   std::vector<std::shared_ptr<serve::TextService>> texts;
   {
     const MutexLock lock(mutex_);
@@ -101,6 +101,22 @@ std::shared_ptr<web::OpenRequest> ServedModels::resume(const std::string& id,
   }
   for (const auto& text : texts)
     if (auto found = text->resume_kept(id, sink)) return found;
+  return nullptr;
+}
+
+// One of a broker before this one may be opened between two looks.
+std::shared_ptr<web::OpenRequest> ServedModels::resume(const std::string& id,
+                                                       std::shared_ptr<web::Sink> sink) {
+  if (auto found = find_kept(id, sink)) return found;
+  const bool is_to_come = kept_.want(id);
+  if (is_to_come) {
+    web::ApiError error =
+        web::to_api_error({ErrorCode::Unavailable, "the stream '" + id + "' is opened again soon"});
+    error.retry_after = 1;
+    sink->on_error(error);
+    return nullptr;
+  }
+  if (auto found = find_kept(id, sink)) return found;
   sink->on_error(serve::no_such_stream(id));
   return nullptr;
 }
@@ -121,7 +137,7 @@ web::Health ServedModels::health() const {
 }
 
 Metrics ServedModels::metrics() const {
-  Metrics metrics;
+  Metrics metrics = kept_.metrics();
   for (const AnsweringJob& job : all())
     if (job.text) metrics.merge(job.text->metrics());
   return metrics;

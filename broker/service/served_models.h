@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "broker/service/kept_requests.h"
 #include "broker/service/remote_source.h"
 #include "broker/service/served.h"
 #include "serve/service/text_service.h"
@@ -29,7 +30,8 @@ class ServedModels final : public web::Service {
   // Until a model that is not placed is asked for again.
   static constexpr uint32_t kRetryAfter = 5;  // seconds
 
-  explicit ServedModels(std::function<Instant()> now) : now_(std::move(now)) {}
+  // `kept` outlives it.
+  ServedModels(std::function<Instant()> now, KeptRequests& kept) : now_(std::move(now)), kept_(kept) {}
 
   void put(const AnsweringJob& job);  // new, or instead of what there was
   void remove(proto::JobNumber job);
@@ -53,9 +55,12 @@ class ServedModels final : public web::Service {
   bool answers(const AnsweringJob& job) const;
   // Of those that have the name the one that can answer.
   std::optional<AnsweringJob> find(const std::string& name) const;
+  std::shared_ptr<web::OpenRequest> find_kept(const std::string& id,
+                                              const std::shared_ptr<web::Sink>& sink) const;
   void retire(AnsweringJob job) WEFT_REQUIRES(mutex_);
 
   const std::function<Instant()> now_;
+  KeptRequests& kept_;
   mutable Mutex mutex_;
   std::map<proto::JobNumber, AnsweringJob> jobs_ WEFT_GUARDED_BY(mutex_);
   std::vector<Gone> gone_ WEFT_GUARDED_BY(mutex_);

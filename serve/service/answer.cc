@@ -11,26 +11,39 @@ void Answer::tell_end(web::Sink& sink, const End& end) {
     sink.on_error(std::get<web::ApiError>(end));
 }
 
+void Answer::hold() {
+  const MutexLock lock(mutex_);
+  held_ = !begun_;
+}
+
 void Answer::begin() {
   const MutexLock lock(mutex_);
+  if (begun_) return;
   begun_ = true;
-  for (const auto& sink : sinks_) sink->on_start(generation_);
+  held_ = false;
+  std::erase_if(sinks_, [&](const auto& sink) WEFT_REQUIRES(mutex_) { return !tell_all(*sink); });
+}
+
+bool Answer::tell_all(web::Sink& sink) const {
+  sink.on_start(generation_);
+  for (const web::Piece& piece : pieces_)
+    if (!sink.on_piece(piece)) return false;
+  if (!end_) return true;
+  tell_end(sink, *end_);
+  return false;
 }
 
 void Answer::attach(std::shared_ptr<web::Sink> sink) {
   const MutexLock lock(mutex_);
-  if (begun_) sink->on_start(generation_);
-  for (const web::Piece& piece : pieces_)
-    if (!sink->on_piece(piece)) return;
-  if (end_)
-    tell_end(*sink, *end_);
-  else
-    sinks_.push_back(std::move(sink));
+  if (begun_ && !tell_all(*sink)) return;
+  if (!begun_ && !held_ && end_) return tell_end(*sink, *end_);
+  sinks_.push_back(std::move(sink));
 }
 
 bool Answer::add(web::Piece piece) {
   const MutexLock lock(mutex_);
   pieces_.push_back(std::move(piece));
+  if (held_) return true;
   const web::Piece& last = pieces_.back();
   std::erase_if(sinks_, [&](const auto& sink) { return !sink->on_piece(last); });
   return !sinks_.empty();
@@ -39,6 +52,7 @@ bool Answer::add(web::Piece piece) {
 void Answer::finish(End end) {
   const MutexLock lock(mutex_);
   end_ = std::move(end);
+  if (held_) return;
   for (const auto& sink : sinks_) tell_end(*sink, *end_);
   sinks_.clear();
 }

@@ -1,5 +1,5 @@
-// The answer to one request, kept from its beginning until a while after its end, so that whoever has lost the
-// connection can read it again.
+// The answer to one request, kept from its beginning until a while after its end, so that whoever has lost
+// the connection can read it again.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,12 @@ class Answer {
  public:
   explicit Answer(web::Generation generation) : generation_(std::move(generation)) {}
   const std::string& id() const { return generation_.id; }
+  const web::Generation& generation() const { return generation_; }
 
-  // The request has been taken: sinks are told of its beginning. An error before that has a status of its own.
+  // The request has been taken: from here on an error is a part of the answer. Before that it has a status of
+  // its own. Sinks are told nothing yet.
+  void hold();
+  // Sinks are told of its beginning, and all that has come meanwhile.
   void begin();
   // Tells the sink all that there is, and what comes.
   void attach(std::shared_ptr<web::Sink> sink);
@@ -35,11 +39,12 @@ class Answer {
  private:
   using End = std::variant<web::GenerationEnd, web::ApiError>;
   void finish(End end);
+  bool tell_all(web::Sink& sink) const WEFT_REQUIRES(mutex_);  // false: it is to be let go of
   static void tell_end(web::Sink& sink, const End& end);
 
   const web::Generation generation_;
   mutable Mutex mutex_;
-  bool begun_ WEFT_GUARDED_BY(mutex_) = false;
+  bool held_ WEFT_GUARDED_BY(mutex_) = false, begun_ WEFT_GUARDED_BY(mutex_) = false;
   std::vector<web::Piece> pieces_ WEFT_GUARDED_BY(mutex_);
   std::optional<End> end_ WEFT_GUARDED_BY(mutex_);
   std::optional<Instant> ended_ WEFT_GUARDED_BY(mutex_);

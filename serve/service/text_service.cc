@@ -87,17 +87,19 @@ class TextService::Fingerprint {
 
 // One request at work: tokens become pieces of text. Its listener runs on the source's thread, cancel() on
 // any, and maybe when the service has gone.
-class TextService::Generating final : public web::OpenRequest {
+class TextService::Generating final : public web::OpenRequest,
+                                      public std::enable_shared_from_this<TextService::Generating> {
  public:
-  Generating(const TextService& service, web::Generation generation, const web::GenerateRequest& request)
+  Generating(const TextService& service, web::Generation generation, bool wants_logprobs, bool is_stream)
       : answer(std::move(generation)),
         source_(service.source_),
+        keeper_(service.keeper_),
         fingerprint_(service.fingerprint_),
         context_(service.source_->context()),
         tokenizer_(service.model_.tokenizer),
-        detokenizer_(tokenizer_, {.continues_text = request.kind == web::ApiKind::Completion}),
-        wants_logprobs_(request.logprobs.has_value()),
-        is_stream_(request.is_stream) {}
+        detokenizer_(tokenizer_, {.continues_text = answer.generation().kind == web::ApiKind::Completion}),
+        wants_logprobs_(wants_logprobs),
+        is_stream_(is_stream) {}
 
   // A stream that nobody reads goes on for a while, in case somebody comes back.
   void cancel() override {
@@ -111,9 +113,19 @@ class TextService::Generating final : public web::OpenRequest {
   // Whether somebody still wants it.
   bool set_id(uint64_t id) {
     id_ = id;
-    answer.begin();
+    auto record = std::exchange(record_, nullptr);
+    const auto keeper = keeper_.lock();
+    if (!record || !keeper) {
+      answer.begin();
+      return !cancelled_;
+    }
+    record->number = id;
+    answer.hold();
+    keeper->keep(std::move(*record), [self = shared_from_this()] { self->answer.begin(); });
     return !cancelled_;
   }
+  // What is to be kept of it once it has a number.
+  void set_record(std::unique_ptr<KeptRequest> record) { record_ = std::move(record); }
   Status set_stops(std::vector<std::string> stops, size_t prompt_tokens) {
     prompt_tokens_ = prompt_tokens;
     WEFT_TRY(stops_, text::StopStrings::make(std::move(stops)));
@@ -143,6 +155,7 @@ class TextService::Generating final : public web::OpenRequest {
           .system_fingerprint = fingerprint_->get()});
     }
     answer.set_ended(steady_now());
+    if (const auto keeper = is_stream_ ? keeper_.lock() : nullptr) keeper->ended(answer.id());
   }
 
   Answer answer;
@@ -171,12 +184,14 @@ class TextService::Generating final : public web::OpenRequest {
   }
 
   const std::weak_ptr<TokenSource> source_;
+  const std::weak_ptr<RequestKeeper> keeper_;
   const std::shared_ptr<const Fingerprint> fingerprint_;
   const int64_t context_;
   text::Tokenizer tokenizer_;
   text::Detokenizer detokenizer_;
   std::optional<text::StopStrings> stops_;
   const bool wants_logprobs_, is_stream_;
+  std::unique_ptr<KeptRequest> record_;
   std::vector<web::TokenLogprob> probabilities_;
   size_t prompt_tokens_ = 0, completion_tokens_ = 0;
   bool listened_ = true;
@@ -200,10 +215,12 @@ class TextService::Kept {
   std::map<std::string, std::shared_ptr<Generating>> kept_ WEFT_GUARDED_BY(mutex_);
 };
 
-TextService::TextService(TextModel model, std::unique_ptr<TokenSource> source)
+TextService::TextService(TextModel model, std::unique_ptr<TokenSource> source,
+                         std::shared_ptr<RequestKeeper> keeper)
     : model_(std::move(model)),
       fingerprint_(std::make_shared<Fingerprint>(model_.fingerprint)),
       kept_(std::make_shared<Kept>()),
+      keeper_(std::move(keeper)),
       source_(std::move(source)) {}
 TextService::~TextService() = default;
 
@@ -284,8 +301,9 @@ void TextService::begin(const web::GenerateRequest& request, size_t bytes,
   prepared(bytes);  // before anybody hears of it
   if (!prompt)
     return refuse(of_field(prompt.error(), request.kind == web::ApiKind::Chat ? "messages" : "prompt"));
-  if (const Status stops = generating->set_stops(std::move(prompt->stops), prompt->tokens.size()); !stops)
-    return refuse(of_field(stops.error(), "stop"));
+  std::vector<std::string> stops = prompt->stops;
+  if (const Status made = generating->set_stops(std::move(prompt->stops), prompt->tokens.size()); !made)
+    return refuse(of_field(made.error(), "stop"));
   Request wanted;
   wanted.prompt = std::move(prompt->tokens);
   wanted.ends = std::move(prompt->ends);
@@ -295,25 +313,66 @@ void TextService::begin(const web::GenerateRequest& request, size_t bytes,
                      .top_k = request.top_k,
                      .seed = request.seed ? static_cast<uint64_t>(*request.seed) : random_number(),
                      .alternatives = request.logprobs ? int64_t{*request.logprobs} : -1};
-  source_->add(
-      std::move(wanted),
-      {.on_token = [generating](const Generated& generated) { return generating->on_token(generated); },
-       .on_end = [generating](Finish finish, const Status& status) { generating->on_end(finish, status); }},
-      [kept = kept_, generating](uint64_t id) {
-        if (generating->is_stream()) kept->keep(generating);
-        return generating->set_id(id);
-      });
+  if (keeper_ && request.is_stream)
+    generating->set_record(record_of(generating->answer.generation(), std::move(stops), wanted));
+  Reopened told = told_to(generating);
+  source_->add(std::move(wanted), std::move(told.listener),
+               [kept = kept_, generating, begun = std::move(told.begun)](uint64_t id) {
+                 if (generating->is_stream()) kept->keep(generating);
+                 return begun(id);
+               });
+}
+
+TextService::Reopened TextService::told_to(const std::shared_ptr<Generating>& generating) {
+  return {
+      .listener = {
+          .on_token = [generating](const Generated& generated) { return generating->on_token(generated); },
+          .on_end = [generating](Finish finish,
+                                 const Status& status) { generating->on_end(finish, status); }},
+      .begun = [generating](uint64_t id) { return generating->set_id(id); }};
+}
+
+std::unique_ptr<KeptRequest> TextService::record_of(const web::Generation& generation,
+                                                    std::vector<std::string> stops,
+                                                    const Request& request) const {
+  auto record = std::make_unique<KeptRequest>(KeptRequest{.id = generation.id,
+                                                          .created = generation.created,
+                                                          .kind = generation.kind,
+                                                          .includes_usage = generation.includes_usage,
+                                                          .stops = std::move(stops),
+                                                          .request = request});
+  const int64_t left = source_->context() - static_cast<int64_t>(request.prompt.size());
+  if (request.tokens_max < 0) record->request.tokens_max = std::max<int64_t>(left, 0);
+  return record;
+}
+
+// It can be read at once, and begins as soon as the source has it.
+Result<TextService::Reopened> TextService::reopen(const KeptRequest& kept) {
+  web::Generation generation = generation_of(kept.kind, kept.id, kept.created, kept.includes_usage);
+  const bool wants_logprobs = kept.request.sampling.alternatives >= 0;
+  const auto generating = std::make_shared<Generating>(*this, std::move(generation), wants_logprobs, true);
+  WEFT_TRY_STATUS(generating->set_stops(kept.stops, kept.request.prompt.size()));
+  kept_->keep(generating);
+  return told_to(generating);
+}
+
+web::Generation TextService::generation_of(web::ApiKind kind, std::string id, int64_t created,
+                                           bool includes_usage) const {
+  return {.id = std::move(id),
+          .created = created,
+          .model = model_.name,
+          .system_fingerprint = fingerprint_->get(),
+          .kind = kind,
+          .includes_usage = includes_usage};
 }
 
 std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest request,
                                                      std::shared_ptr<web::Sink> sink) {
-  web::Generation generation{.id = (request.kind == web::ApiKind::Chat ? "chatcmpl-" : "cmpl-") + fresh_id(),
-                             .created = std::time(nullptr),
-                             .model = model_.name,
-                             .system_fingerprint = fingerprint_->get(),
-                             .kind = request.kind,
-                             .includes_usage = request.includes_usage};
-  const auto generating = std::make_shared<Generating>(*this, std::move(generation), request);
+  const bool is_chat = request.kind == web::ApiKind::Chat;
+  web::Generation generation = generation_of(request.kind, (is_chat ? "chatcmpl-" : "cmpl-") + fresh_id(),
+                                             std::time(nullptr), request.includes_usage);
+  const auto generating = std::make_shared<Generating>(*this, std::move(generation),
+                                                       request.logprobs.has_value(), request.is_stream);
   generating->answer.attach(std::move(sink));
   const size_t bytes = bytes_of(request);
   if (!may_prepare(bytes)) {

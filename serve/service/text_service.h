@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "net/worker.h"
 #include "serve/service/answer.h"
+#include "serve/service/request_keeper.h"
 #include "serve/service/token_source.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -34,7 +35,10 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   // Of prompts that wait to become tokens. Beyond it a request is refused, as while too many wait.
   static constexpr size_t kPreparedBytesMax = size_t{64} << 20;
 
-  TextService(TextModel model, std::unique_ptr<TokenSource> source);
+  // Streams are kept by the keeper, where there is one: nobody hears of a stream that is not, unless it
+  // cannot be.
+  TextService(TextModel model, std::unique_ptr<TokenSource> source,
+              std::shared_ptr<RequestKeeper> keeper = nullptr);
   ~TextService() override;
   // From here on it is another one: who computes has changed. Answers under way say so at their end. Any
   // thread.
@@ -47,6 +51,12 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   // The same, but whom nothing is kept for hears nothing: nullptr.
   std::shared_ptr<web::OpenRequest> resume_kept(const std::string& id,
                                                 const std::shared_ptr<web::Sink>& sink);
+  // A stream that was kept, by its name again, for whoever asks the source in its name. Errors: of its stops.
+  struct Reopened {
+    Listener listener;
+    TokenSource::Begun begun;
+  };
+  Result<Reopened> reopen(const KeptRequest& kept);
   // Well while passes are made within 10 s. Where nothing is asked for, being asked for it makes a token, at
   // most once in 10 s.
   web::Health health() const override;
@@ -65,6 +75,11 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   Result<Prompt> prompt_of(const web::GenerateRequest& request) const;
   void begin(const web::GenerateRequest& request, size_t bytes,
              const std::shared_ptr<Generating>& generating);
+  web::Generation generation_of(web::ApiKind kind, std::string id, int64_t created,
+                                bool includes_usage) const;
+  std::unique_ptr<KeptRequest> record_of(const web::Generation& generation, std::vector<std::string> stops,
+                                         const Request& request) const;
+  static Reopened told_to(const std::shared_ptr<Generating>& generating);
   static std::string fresh_id();
   bool may_prepare(size_t bytes);
   void prepared(size_t bytes);
@@ -76,8 +91,9 @@ class TextService final : public web::Service, public std::enable_shared_from_th
   mutable std::optional<Instant> probed_ WEFT_GUARDED_BY(mutex_);
   const std::shared_ptr<Fingerprint> fingerprint_;
   const std::shared_ptr<Kept> kept_;
-  const std::shared_ptr<TokenSource> source_;  // shared for the moment of a call that comes late
-  net::Worker tokenizing_;                     // last: what it does uses the rest
+  const std::shared_ptr<RequestKeeper> keeper_;  // nothing: none
+  const std::shared_ptr<TokenSource> source_;    // shared for the moment of a call that comes late
+  net::Worker tokenizing_;                       // last: what it does uses the rest
 };
 
 }  // namespace weft::serve

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# A model that peers train and then serve together: a broker with its HTTP door, and peers that have a stage each. What is asked over the
-# door has the text of one machine, also while peers of stages are killed, the entry's among them.
+# A model that peers train and then serve together: a broker with its HTTP door, and peers that have a stage each. What is
+# asked over the door has the text of one machine, also while peers of stages are killed, the entry's among them, and while
+# the broker is.
 #   serve_peers.sh [--quick] [--kills N]
 source "$(dirname "$0")/cluster.sh"
-kills=12
+kills=12 broker_kills=3
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) kills=3 ;;
@@ -84,6 +85,16 @@ for ((kill = 0; kill < kills; ++kill)); do
   take_all "the peer of stage $stage was killed"
   peer "$victim"
 done
+
+# The broker itself: streams go on with the next one, on the same ports.
+for ((kill = 0; kill < broker_kills; ++kill)); do
+  ask_all
+  end_process KILL "$broker_pid"
+  start_broker_with_door
+  take_all "the broker was killed"
+done
+expect "streams were kept" "weft_serve_requests_kept" "$(curl -s "http://$url/metrics")"
+[ "$(stat -c %a "$work/broker/requests.sqlite")" = 600 ] || fail "others can read what was asked"
 
 "$weft" stop "$job_number" >/dev/null
 finish_job
