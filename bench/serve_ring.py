@@ -1,0 +1,294 @@
+#!/usr/bin/python3
+"""What a ring of peers reaches over wide-area links: tokens a second at the client, beside what the links allow.
+
+    bench/serve_ring.py [--format json] [--smoke] [--round-trips MS ...] [--streams N ...] [--tokens N] [--turns N]
+                        [--rate 20Mbit] [--slower N] [--real]
+
+A real broker with its HTTP door and four real peers on emulated lines and links, which serve the example GPT in four
+stages. Peers are null devices: a row takes about 2 ms in each stage, and nothing is computed. Rows:
+
+  bound       1/(C+L): C computing of all stages and L the latencies of all hops, once round (bytes not counted)
+  predicted   what the plan says, from the links as peers measured them
+  client      every hop by way of the client, as Petals does it: a round trip from the client to each stage, and
+              computing. Worked out from the same links, not measured
+  streams     so many requests at once, temperature 0; of one the time between its tokens counts
+
+--real takes peers that compute (cpu:1) on loopback without emulation, in 1, 2 and 3 stages, beside `weft serve`.
+"""
+import argparse
+import http.client
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ.get("WEFT_BUILD", os.path.join(ROOT, "build/release"))
+WEFT = os.path.join(BUILD, "weft")
+STAGES = 4
+DEADLINE = 90  # seconds that anything may take
+
+
+def fail(text):
+    raise SystemExit("bench/serve_ring: " + text)
+
+
+class Cluster:
+    """A broker and peers as processes of this one, in a folder of their own."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="weft-serve-ring-")
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("WEFT")}
+        self.environment["XDG_CONFIG_HOME"] = self.path("config")
+        self.processes = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self, name, *arguments, **options):
+        log = open(self.path(name + ".log"), "ab")
+        self.processes.append(subprocess.Popen([WEFT, *arguments], stderr=log, env=self.environment, text=True, **options))
+        return self.processes[-1]
+
+    def weft(self, *arguments):
+        done = subprocess.run([WEFT, *arguments], env=self.environment, text=True, capture_output=True, timeout=DEADLINE)
+        if done.returncode:
+            fail(f"weft {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def lines_of(self, process, wanted):
+        """What each pattern found, in the lines that the process prints until all are."""
+        found, overdue = {}, threading.Timer(DEADLINE, process.kill)
+        overdue.start()
+        for line in process.stdout:
+            for pattern in wanted:
+                if match := re.search(pattern, line):
+                    found[pattern] = match[1]
+            if len(found) == len(wanted):
+                break
+        overdue.cancel()
+        if len(found) != len(wanted):
+            fail(f"{process.args[1]} did not start: " + self.last_words())
+        threading.Thread(target=lambda: [None for _ in process.stdout], daemon=True).start()
+        return [found[pattern] for pattern in wanted]
+
+    def last_words(self):
+        logs = [self.path(name) for name in os.listdir(self.folder) if name.endswith(".log")]
+        return "\n".join(line for log in logs for line in open(log, errors="replace").read().splitlines()[-3:])
+
+    def start_broker(self, *arguments):
+        broker = self.start("broker", "broker", "--data-dir", self.path("broker"), "--listen", "127.0.0.1:0", "--http",
+                            "127.0.0.1:0", *arguments, stdout=subprocess.PIPE)
+        patterns = [r"weft join (\S+)", r"weft join \S+ --token (\S+)", r"submitter token: (\S+)",
+                    r"served models: http://([^/\s]+)"]
+        self.address, self.token, mine, self.door = self.lines_of(broker, patterns)
+        self.environment.update(WEFT_BROKER=self.address, WEFT_TOKEN=mine)
+
+    def start_peer(self, name, *arguments):
+        self.start(name, "join", self.address, "--token", self.token, "--name", name, "--data-dir", self.path("peer-" + name),
+                   "--listen", "127.0.0.1:0", *arguments, stdout=subprocess.DEVNULL)
+
+    def until(self, what, is_so):
+        end = time.monotonic() + DEADLINE
+        while not is_so():
+            if time.monotonic() > end:
+                fail(f"{what} after {DEADLINE} s: " + self.last_words())
+            time.sleep(0.2)
+
+    def events(self, *arguments):
+        return [json.loads(line) for line in self.weft(*arguments, "--format", "json").splitlines()]
+
+    def wait_for_peers(self, count, links):
+        def are_there():
+            return sum(event.get("state") == "pool" for event in self.events("peers")) >= count
+
+        def are_known():
+            known = [event for event in self.events("peers", "--links") if event.get("event") == "link"]
+            return sum(not link["assumed"] for link in known) >= count * (count - 1)
+
+        self.until(f"not all of {count} peers have joined", are_there)
+        if links:
+            self.until("not all links are measured", are_known)
+
+    def serve(self, job):
+        self.weft("submit", job, "--detach")
+
+        def is_served():
+            try:
+                return bool(json.loads(get(self.door, "/v1/models"))["data"])
+            except OSError:
+                return False
+
+        self.until("the model is not served", is_served)
+
+
+def get(door, path):
+    connection = http.client.HTTPConnection(door, timeout=DEADLINE)
+    connection.request("GET", path)
+    answer = connection.getresponse().read()
+    connection.close()
+    return answer
+
+
+def stream(door, tokens, times):
+    """Asks for a text; notes when each of its tokens came."""
+    connection = http.client.HTTPConnection(door, timeout=DEADLINE)
+    body = json.dumps({"model": "gpt", "prompt": "Once", "max_tokens": tokens, "temperature": 0, "stream": True})
+    begun = time.monotonic()
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        fail(f"the door says {answer.status}: {answer.read().decode()}")
+    while line := answer.readline():
+        if line.startswith(b"data: {") and json.loads(line[6:]).get("choices"):
+            times.append(time.monotonic() - begun)
+    connection.close()
+
+
+def ask(door, streams, tokens):
+    """Tokens a second of all together, milliseconds between the tokens of one, and to its first one."""
+    times = [[] for _ in range(streams)]
+    threads = [threading.Thread(target=stream, args=(door, tokens, each)) for each in times]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - begun
+    if any(len(each) < 2 for each in times):
+        fail("a stream ended without its tokens")
+    # A text of several bytes may come in one event, and what one says of its end has none.
+    between = statistics.median((each[-1] - each[0]) / (tokens - 1) for each in times)
+    gaps = sorted(after - before for each in times for before, after in zip(each, each[1:]))
+    return {"tokens_per_second": streams * tokens / seconds, "token_ms": 1e3 * between,
+            "token_ms_p10": 1e3 * gaps[len(gaps) // 10], "token_ms_p50": 1e3 * gaps[len(gaps) // 2],
+            "first_token_ms": 1e3 * statistics.median(each[0] for each in times)}
+
+
+def medians(door, streams, tokens, turns):
+    rows = [ask(door, streams, tokens) for _ in range(turns)]
+    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+
+
+def write_job(cluster, stages, sequences):
+    job = cluster.path("serve.yaml")
+    with open(job, "w") as file:
+        file.write(f"format: 1\nmodel: {ROOT}/examples/gpt/model.onnx\ntask: serve\nplacement: {{stages: {stages}}}\n"
+                   f"serve: {{name: gpt, chat_template: plain, sequences_max: {sequences}}}\n")
+    return job
+
+
+def write_lines(cluster, round_trip, rate):
+    lines = cluster.path("lines.yaml")
+    with open(lines, "w") as file:
+        file.write("devices:\n")
+        for index in range(STAGES):
+            file.write(f"  - {{name: p{index}, type: rtx3080, region: here, uplink: {rate}, downlink: {rate}}}\n")
+        file.write(f"broker: here\nregions: {{within: {{round_trip_ms: {round_trip}, bandwidth: {rate}}}}}\n")
+    return lines
+
+
+def wide_area(options, round_trip):
+    with Cluster() as cluster:
+        lines = write_lines(cluster, round_trip, options.rate)
+        cluster.start_broker("--links", options.links)
+        for index in range(STAGES):
+            cluster.start_peer(f"p{index}", "--device", f"null:rtx3080/{options.slower}", "--emulate", lines, "--region", "here",
+                               "--as", f"p{index}")
+        cluster.wait_for_peers(STAGES, options.links == "measure")
+        job = write_job(cluster, STAGES, max(options.streams))
+        # Before it is submitted, for its peers are free then.
+        plans = {n: cluster.events("plan", job, "--live", "--set", f"serve.sequences_max={n}")[0] for n in options.streams}
+        if os.environ.get("SHOW"):
+            print(cluster.weft("plan", job, "--live"), cluster.weft("peers", "--links"))
+        cluster.serve(job)
+        computing = sum(stage["row_seconds"] for stage in plans[options.streams[0]]["stages"])
+        latency = STAGES * round_trip / 2e3
+        yield {"row": "bound", "round_trip_ms": round_trip, "computing_ms": 1e3 * computing, "latency_ms": 1e3 * latency,
+               "tokens_per_second": 1 / (computing + latency)}
+        yield {"row": "client, computed", "round_trip_ms": round_trip,
+               "tokens_per_second": 1 / (computing + STAGES * round_trip / 1e3)}
+        for streams in options.streams:
+            plan = plans[streams]
+            predicted = plan["tokens_per_second_of_one"] if streams == 1 else plan["tokens_per_second"]
+            row = {"row": "streams", "round_trip_ms": round_trip, "streams": streams,
+                   **medians(cluster.door, streams, options.tokens, options.turns), "predicted": predicted}
+            if streams == 1:
+                row["of_bound"] = 1e3 / row["token_ms"] * (computing + latency)
+            yield row
+
+
+def compared(options):
+    """Peers that compute, on loopback, beside one machine."""
+    counts = [n for n in options.streams if n in (1, 16)] or [1]
+    with Cluster() as cluster:
+        alone = cluster.start("serve", "serve", f"{ROOT}/examples/gpt/model.onnx", "--http", "127.0.0.1:0", "--threads", "1",
+                              "--name", "gpt", "--chat-template", "plain", stdout=subprocess.PIPE)
+        door, = cluster.lines_of(alone, [r"http://([^/\s]+)/v1"])
+        for streams in counts:
+            yield {"row": "weft serve", "streams": streams, **medians(door, streams, options.tokens, options.turns)}
+    for stages in (1, 2, 3):
+        with Cluster() as cluster:
+            cluster.start_broker("--links", "assume")
+            for index in range(stages):
+                cluster.start_peer(f"p{index}", "--device", "cpu:1")
+            cluster.wait_for_peers(stages, False)
+            cluster.serve(write_job(cluster, stages, max(counts)))
+            for streams in counts:
+                yield {"row": f"{stages} stages", "streams": streams,
+                       **medians(cluster.door, streams, options.tokens, options.turns)}
+
+
+def show(row):
+    text = f"{row['row']:<17}"
+    if "round_trip_ms" in row:
+        text += f" {row['round_trip_ms']:>4} ms"
+    if "computing_ms" in row:
+        text += f"  C {row['computing_ms']:.2f} ms, L {row['latency_ms']:.0f} ms:"
+    if "streams" in row:
+        text += f" {row['streams']:>3}: {row['token_ms']:.2f} ms a token, first after {row['first_token_ms']:.0f} ms,"
+    text += f" {row['tokens_per_second']:.2f} tokens/s"
+    if "predicted" in row:
+        text += f", predicted {row['predicted']:.2f}"
+    return text + (f", {row['of_bound']:.3f} of the bound" if "of_bound" in row else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--round-trips", type=float, nargs="+", default=[40, 100], metavar="MS")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rate", default="20Mbit")
+    parser.add_argument("--slower", type=int, default=15, help="times as slow as an RTX 3080")
+    parser.add_argument("--links", choices=("measure", "assume"), default="measure")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    if options.smoke:
+        options.round_trips, options.streams, options.tokens, options.turns = [2], [1, 4], 4, 1
+        options.links = "assume"
+    rows = [compared(options)] if options.real else [wide_area(options, each) for each in options.round_trips]
+    for group in rows:
+        for row in group:
+            print(json.dumps(row) if options.format == "json" else show(row), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
