@@ -67,9 +67,11 @@ struct ServingPlan {
   double token_seconds = 0;            // of one sequence: a row once round the ring
   double tokens_per_second = 0;        // of as many sequences as there is room for
   uint32_t sequences = 0;              // those: of full length
+  uint32_t passes = 1;                 // under way at once, for that rate: one a stage at least
   std::vector<std::string> explanation{};
 };
 
+inline constexpr uint32_t kPassesMax = 64;  // or as many as stages, where there are more
 // That much longer a token may take where more positions fit for it.
 inline constexpr double kMoreSequencesCost = 1.02;
 
