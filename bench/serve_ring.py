@@ -2,9 +2,9 @@
 """What a ring of peers reaches over wide-area links: tokens a second at the client, beside what the links allow.
 
     bench/serve_ring.py [--format json] [--smoke] [--round-trips MS ...] [--streams N ...] [--tokens N] [--turns N]
-                        [--rate 20Mbit] [--slower N] [--real [--stages N ...]]
+                        [--rate 20Mbit | --network FILE] [--slower N] [--real [--stages N ...]]
 
-A real broker with its HTTP door and four real peers on emulated lines and links, which serve the example GPT in four
+A real broker with its HTTP door and real peers on emulated lines and links, which serve the example GPT in four
 stages. Peers are null devices: a row takes about 2 ms in each stage, and nothing is computed. Rows:
 
   bound       1/(C+L): C computing of all stages and L the latencies of all hops, once round (bytes not counted)
@@ -191,46 +191,86 @@ def write_job(cluster, stages, sequences):
     return job
 
 
-def write_lines(cluster, round_trip, rate):
-    lines = cluster.path("lines.yaml")
-    with open(lines, "w") as file:
-        file.write("devices:\n")
-        for index in range(STAGES):
-            file.write(f"  - {{name: p{index}, type: rtx3080, region: here, uplink: {rate}, downlink: {rate}}}\n")
-        file.write(f"broker: here\nregions: {{within: {{round_trip_ms: {round_trip}, bandwidth: {rate}}}}}\n")
-    return lines
+class Equal:
+    """Four peers, each as far from each, on lines of their own; the client and the broker are as far away."""
+
+    def __init__(self, round_trip, rate):
+        self.name, self.round_trip_ms, self.rate = f"{round_trip:g} ms", round_trip, rate
+        self.peers = {f"p{index}": "here" for index in range(STAGES)}
+
+    def cluster_file(self):
+        lines = "".join(f"  - {{name: {name}, type: rtx3080, region: here, uplink: {self.rate}, downlink: {self.rate}}}\n"
+                        for name in self.peers)
+        link = f"{{round_trip_ms: {self.round_trip_ms}, bandwidth: {self.rate}}}"
+        return f"devices:\n{lines}broker: here\nregions: {{within: {link}}}\n"
+
+    def round_trip(self, *_):
+        return self.round_trip_ms
 
 
-def wide_area(options, round_trip):
+class Regions:
+    """A peer in each region of a file, as bench/wan takes it; the client and the broker are in the first one."""
+
+    def __init__(self, path):
+        with open(path) as file:
+            network = json.load(file)
+        self.name = os.path.splitext(os.path.basename(path))[0]
+        self.regions, self.trips, self.rates = (network[key] for key in ("regions", "round_trip_ms", "bandwidth_gbit_per_s"))
+        self.peers = {name.lower(): name for name in self.regions}
+
+    def cluster_file(self):
+        def link(a, b):
+            return f"round_trip_ms: {self.trips[a][b]}, bandwidth: {round(1e3 * self.rates[a][b])}Mbit"
+
+        count = range(len(self.regions))
+        between = "".join(f"    - {{from: {self.regions[a]}, to: {self.regions[b]}, {link(a, b)}}}\n"
+                          for a in count for b in count if a < b)
+        devices = "".join(f"  - {{name: {name}, type: rtx3080, region: {region}, uplink: 1Gbit, downlink: 1Gbit}}\n"
+                          for name, region in self.peers.items())
+        return (f"devices:\n{devices}broker: {self.regions[0]}\nregions:\n  within: {{{link(0, 0)}}}\n  between:\n{between}")
+
+    def round_trip(self, a, b=None):
+        at, to = self.regions.index(self.peers[a]), self.regions.index(self.peers[b]) if b else 0
+        return self.trips[at][to]
+
+
+def limits(network, stages):
+    """What the ring could do at most, and what every hop by way of the client would."""
+    ring = [stage["device"] for stage in stages]
+    computing = sum(stage["row_seconds"] for stage in stages)
+    latency = sum(network.round_trip(a, b) for a, b in zip(ring, ring[1:] + ring[:1])) / 2e3
+    by_client = sum(network.round_trip(name) for name in ring) / 1e3
+    slowest = max(stage["row_seconds"] for stage in stages)
+    yield {"row": "bound", "network": network.name, "ring": ring, "computing_ms": 1e3 * computing,
+           "latency_ms": 1e3 * latency, "tokens_per_second": 1 / (computing + latency)}
+    yield {"row": "client, computed", "network": network.name, "tokens_per_second": 1 / (computing + by_client)}
+    yield {"row": "stage", "network": network.name, "tokens_per_second": 1 / slowest}
+
+
+def wide_area(options, network):
     with Cluster() as cluster:
-        lines = write_lines(cluster, round_trip, options.rate)
+        lines = cluster.path("lines.yaml")
+        with open(lines, "w") as file:
+            file.write(network.cluster_file())
         cluster.start_broker("--links", options.links)
-        for index in range(STAGES):
-            cluster.start_peer(f"p{index}", "--device", f"null:rtx3080/{options.slower}", "--emulate", lines, "--region", "here",
-                               "--as", f"p{index}")
-        cluster.wait_for_peers(STAGES, options.links == "measure")
+        for name, region in network.peers.items():
+            cluster.start_peer(name, "--device", f"null:rtx3080/{options.slower}", "--emulate", lines, "--region", region,
+                               "--as", name)
+        cluster.wait_for_peers(len(network.peers), options.links == "measure")
         job = write_job(cluster, STAGES, max(options.streams))
         # Before it is submitted, for its peers are free then.
-        plans = {n: cluster.events("plan", job, "--live", "--set", f"serve.sequences_max={n}")[0] for n in options.streams}
+        plans = {n: cluster.events("plan", job, "--live", "--set", f"serve.sequences_max={n}")[0]
+                 for n in {*options.streams, max(options.streams)}}
         cluster.serve(job)
-        computing = sum(stage["row_seconds"] for stage in plans[options.streams[0]]["stages"])
-        latency = STAGES * round_trip / 2e3
-        yield {"row": "bound", "round_trip_ms": round_trip, "computing_ms": 1e3 * computing, "latency_ms": 1e3 * latency,
-               "tokens_per_second": 1 / (computing + latency)}
-        yield {"row": "client, computed", "round_trip_ms": round_trip,
-               "tokens_per_second": 1 / (computing + STAGES * round_trip / 1e3)}
-        slowest = max(stage["row_seconds"] for stage in plans[options.streams[0]]["stages"])
-        yield {"row": "stage", "round_trip_ms": round_trip, "tokens_per_second": 1 / slowest}
+        bound, client, stage = limits(network, plans[max(options.streams)]["stages"])
+        yield from (bound, client, stage)
         for streams in options.streams:
             plan = plans[streams]
             predicted = plan["tokens_per_second_of_one"] if streams == 1 else plan["tokens_per_second"]
-            row = {"row": "streams", "round_trip_ms": round_trip, "streams": streams,
+            row = {"row": "streams", "network": network.name, "streams": streams,
                    **medians(cluster.door, streams, options.tokens, options.turns), "predicted": predicted}
-            if streams == 1:
-                row["of_bound"] = 1e3 / row["token_ms"] * (computing + latency)
-            else:
-                row["of_stage"] = row["tokens_per_second"] * slowest
-            yield row
+            of, beside = ("of_bound", bound) if streams == 1 else ("of_stage", stage)
+            yield {**row, of: row["tokens_per_second"] / beside["tokens_per_second"]}
 
 
 def compared(options):
@@ -256,8 +296,8 @@ def compared(options):
 
 def show(row):
     text = f"{row['row']:<17}"
-    if "round_trip_ms" in row:
-        text += f" {row['round_trip_ms']:>4} ms"
+    if "network" in row:
+        text += f" {row['network']:>9}"
     if "computing_ms" in row:
         text += f"  C {row['computing_ms']:.2f} ms, L {row['latency_ms']:.0f} ms:"
     if "streams" in row:
@@ -280,6 +320,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--rate", default="20Mbit")
+    parser.add_argument("--network", metavar="FILE", help="regions, round_trip_ms and bandwidth_gbit_per_s: a peer in each")
     parser.add_argument("--slower", type=int, default=15, help="times as slow as an RTX 3080")
     parser.add_argument("--links", choices=("measure", "assume"), default="measure")
     parser.add_argument("--real", action="store_true")
@@ -289,7 +330,8 @@ def main():
     if options.smoke:
         options.round_trips, options.streams, options.tokens, options.turns = [2], [1, 16] if options.real else [1, 4], 4, 1
         options.links = "assume"
-    rows = [compared(options)] if options.real else [wide_area(options, each) for each in options.round_trips]
+    networks = [Regions(options.network)] if options.network else [Equal(each, options.rate) for each in options.round_trips]
+    rows = [compared(options)] if options.real else [wide_area(options, each) for each in networks]
     for group in rows:
         for row in group:
             print(json.dumps(row) if options.format == "json" else show(row), flush=True)
