@@ -13,6 +13,7 @@ stages. Peers are null devices: a row takes about 2 ms in each stage, and nothin
   client      every hop by way of the client, as Petals does it: a round trip from the client to each stage, and
               computing. Worked out from the same links, not measured
   streams     so many requests at once, temperature 0; of one the time between its tokens counts
+  long prompt  when a prompt of half the context has its first token, nothing else being served
 
 --real takes peers that compute (cpu:1) on loopback without emulation, in 1, 2 and 3 stages, beside `weft serve`.
 """
@@ -34,6 +35,7 @@ BUILD = os.environ.get("WEFT_BUILD", os.path.join(ROOT, "build/release"))
 WEFT = os.path.join(BUILD, "weft")
 STAGES = 4
 DEADLINE = 90  # seconds that anything may take
+LONG = "Once upon a time " * 3 + "there was a p"  # half of the context, as a plan reckons
 
 
 def fail(text):
@@ -146,10 +148,10 @@ def get(door, path):
     return answer
 
 
-def stream(door, tokens, times):
+def stream(door, tokens, times, prompt="Once"):
     """Asks for a text; notes when each of its tokens came."""
     connection = http.client.HTTPConnection(door, timeout=DEADLINE)
-    body = json.dumps({"model": "gpt", "prompt": "Once", "max_tokens": tokens, "temperature": 0, "stream": True})
+    body = json.dumps({"model": "gpt", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True})
     begun = time.monotonic()
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -159,6 +161,15 @@ def stream(door, tokens, times):
         if line.startswith(b"data: {") and json.loads(line[6:]).get("choices"):
             times.append(time.monotonic() - begun)
     connection.close()
+
+
+def first_token_ms(door, turns):
+    firsts = []
+    for _ in range(turns):
+        times = []
+        stream(door, 2, times, LONG)
+        firsts.append(times[0])
+    return 1e3 * statistics.median(firsts)
 
 
 def ask(door, streams, tokens):
@@ -271,6 +282,9 @@ def wide_area(options, network):
                    **medians(cluster.door, streams, options.tokens, options.turns), "predicted": predicted}
             of, beside = ("of_bound", bound) if streams == 1 else ("of_stage", stage)
             yield {**row, of: row["tokens_per_second"] / beside["tokens_per_second"]}
+        # A request goes from the broker to the entry, and its first token back.
+        yield {"row": "long prompt", "network": network.name, "first_token_ms": first_token_ms(cluster.door, options.turns),
+               "predicted_ms": 1e3 * plans[max(options.streams)]["first_token_seconds"] + network.round_trip(bound["ring"][0])}
 
 
 def compared(options):
@@ -302,6 +316,8 @@ def show(row):
         text += f"  C {row['computing_ms']:.2f} ms, L {row['latency_ms']:.0f} ms:"
     if "streams" in row:
         text += f" {row['streams']:>3}: {row['token_ms']:.2f} ms a token, first after {row['first_token_ms']:.0f} ms,"
+    if "predicted_ms" in row:
+        return text + f" first token after {row['first_token_ms']:.0f} ms, predicted {row['predicted_ms']:.0f} ms"
     text += f" {row['tokens_per_second']:.2f} tokens/s"
     if row.get("streams") == 1:
         text += f" (best turn {row['best_tokens_per_second']:.2f})"

@@ -168,25 +168,44 @@ class ServingPlanner {
     const auto chosen = std::find_if(rates.begin(), rates.end(), [&](double rate) { return rate >= enough; });
     plan_.passes = least + static_cast<uint32_t>(chosen - rates.begin());
     plan_.tokens_per_second = *chosen;
+    plan_.first_token_seconds = first_token();
+  }
+  // Of a pass: once round, and how soon the next one can be there.
+  struct Round {
+    double seconds = 0, slowest = 1e-12;
+  };
+  Round round_of(double rows, bool of_one) const {
+    Round round;
+    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+      const double stage = problem_.seconds(ring_.order[s], s, ring_.cuts.ends, rows, of_one);
+      const double hop = problem_.hop(ring_.order, s, ring_.cuts.ends, rows);
+      round.seconds += stage + hop;
+      // What is on its way does not keep a link busy, but its bytes do.
+      const double bytes = hop - problem_.hop(ring_.order, s, ring_.cuts.ends, 0);
+      round.slowest = std::max({round.slowest, stage, bytes});
+    }
+    return round;
   }
   // Tokens a second of so many passes, in which the sequences stand in equal parts.
   double rate_of(uint32_t passes_max) const {
     const double passes = std::min(passes_max, plan_.sequences);
     const double rows = std::clamp(plan_.sequences / passes, 1.0, static_cast<double>(request_.rows_max));
-    double round = 0, slowest = 1e-12;
-    for (size_t s = 0; s < plan_.stages.size(); ++s) {
-      const double stage = problem_.seconds(ring_.order[s], s, ring_.cuts.ends, rows);
-      const double hop = problem_.hop(ring_.order, s, ring_.cuts.ends, rows);
-      round += stage + hop;
-      // What is on its way does not keep a link busy, but its bytes do.
-      const double bytes = hop - problem_.hop(ring_.order, s, ring_.cuts.ends, 0);
-      slowest = std::max({slowest, stage, bytes});
-    }
-    return rows / std::max(slowest, round / passes);
+    const Round round = round_of(rows, false);
+    return rows / std::max(round.slowest, round.seconds / passes);
   }
+  // A prompt goes in passes of rows_max, which follow each other.
+  double first_token() const {
+    const auto rows = static_cast<double>(std::min<uint64_t>(prompt(), request_.rows_max));
+    const Round round = round_of(rows, true);
+    const double next = std::max(round.slowest, round.seconds / plan_.passes);
+    return round.seconds + (std::ceil(static_cast<double>(prompt()) / rows) - 1) * next;
+  }
+  uint64_t prompt() const { return std::max<uint64_t>(1, request_.context / 2); }
 
   void explain() {
-    plan_.explanation = {summary(), room()};
+    plan_.explanation = {summary(), room(),
+                         "a prompt of " + std::to_string(prompt()) + " tokens has its first token after " +
+                             show_seconds(plan_.first_token_seconds)};
     for (size_t s = 0; s < plan_.stages.size(); ++s) plan_.explanation.push_back("  " + line_of(s));
   }
   std::string summary() const {
