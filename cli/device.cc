@@ -18,11 +18,42 @@ namespace weft::cli {
 namespace {
 
 constexpr int kThreadsMax = 1024;
+constexpr int kSlowerMax = 1000000;
 constexpr double kOfferedShare = 0.8;                      // of the memory that is free at the start
 constexpr auto kMeasuringMax = std::chrono::seconds(300);  // a few are usual
 
 Result<std::unique_ptr<peer::Backend>> make_cpu(int threads) {
   return peer::make_cpu_backend({.threads = threads, .pin = true});  // as `weft local --threads N` makes it
+}
+
+// The number that the whole text is.
+std::optional<int> number_in(std::string_view text, int least, int most) {
+  int number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return is_whole && number >= least && number <= most ? std::optional(number) : std::nullopt;
+}
+
+Result<Device> parse_null(Device device) {
+  const std::string_view text = std::string_view(device.text).substr(5);
+  const size_t slash = text.find('/');
+  WEFT_TRY(device.catalogue, configs::find_device(text.substr(0, slash)));
+  if (slash == std::string_view::npos) return device;
+  const auto slower = number_in(text.substr(slash + 1), 1, kSlowerMax);
+  if (!slower)
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--device {}: after / comes how many times slower it is, from 1 to {}",
+                            device.text, kSlowerMax));
+  device.slower = *slower;
+  return device;
+}
+
+plan::Rates null_rates(const Device& device) {
+  const double slower = device.slower;
+  plan::Rates rates = configs::rates_of(device.catalogue->peak_fp32_flops / slower,
+                                        device.catalogue->memory_bandwidth / slower);
+  rates.kernel_seconds *= slower;
+  return rates;
 }
 
 std::vector<dag::Arithmetic> arithmetic_of(const peer::Backend& backend) {
@@ -47,7 +78,7 @@ Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& o
   report.traits = backend->traits();
   report.arithmetic = arithmetic_of(*backend);
   if (device.catalogue) {
-    report.rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth);
+    report.rates = null_rates(device);
     report.memory = offered.device.value_or(device.catalogue->memory);
     return report;
   }
@@ -68,28 +99,25 @@ Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& o
 }  // namespace
 
 Result<Device> parse_device(const std::string& text) {
-  Device device{.text = text, .threads = 0, .cuda = {}, .catalogue = {}};
+  Device device{.text = text, .threads = 0, .cuda = {}, .catalogue = {}, .slower = 1};
   if (text == "cpu") return device;
   if (text.starts_with("cpu:")) {
-    const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data() + 4, end, device.threads);
-    if (parsed.ec == std::errc() && parsed.ptr == end && device.threads >= 1 && device.threads <= kThreadsMax)
-      return device;
-    return fail(
-        ErrorCode::InvalidArgument,
-        fmt::format("--device {}: after cpu: comes a number of threads from 1 to {}", text, kThreadsMax));
+    const auto threads = number_in(std::string_view(text).substr(4), 1, kThreadsMax);
+    if (!threads)
+      return fail(
+          ErrorCode::InvalidArgument,
+          fmt::format("--device {}: after cpu: comes a number of threads from 1 to {}", text, kThreadsMax));
+    device.threads = *threads;
+    return device;
   }
   if (text.starts_with("cuda")) {
     device.cuda = parse_cuda(text);
     if (device.cuda) return device;
     return fail(ErrorCode::InvalidArgument, "--device " + text + ": after cuda: comes which GPU, from 0");
   }
-  if (text.starts_with("null:")) {
-    WEFT_TRY(device.catalogue, configs::find_device(text.substr(5)));
-    return device;
-  }
+  if (text.starts_with("null:")) return parse_null(std::move(device));
   return fail(ErrorCode::InvalidArgument,
-              "--device " + text + ": there are cpu, cpu:N, cuda, cuda:N and null:TYPE");
+              "--device " + text + ": there are cpu, cpu:N, cuda, cuda:N, null:TYPE and null:TYPE/TIMES");
 }
 
 Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
@@ -101,12 +129,11 @@ Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
     WEFT_TRY(const auto cpu, peer::make_cpu_backend({.threads = 1, .pin = false}));
     traits = cpu->traits();
   }
-  return peer::make_null_backend(
-      {.type = device.catalogue->name,
-       .rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth),
-       .memory = device.catalogue->memory,
-       .traits = traits,
-       .wait = [](Duration duration) { std::this_thread::sleep_for(duration); }});
+  return peer::make_null_backend({.type = device.catalogue->name,
+                                  .rates = null_rates(device),
+                                  .memory = device.catalogue->memory,
+                                  .traits = traits,
+                                  .wait = [](Duration duration) { std::this_thread::sleep_for(duration); }});
 }
 
 Result<proto::DeviceReport> describe(const Device& device, const OfferedMemory& offered) {

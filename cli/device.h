@@ -15,10 +15,11 @@
 namespace weft::cli {
 
 struct Device {
-  std::string text;                                   // as given: "cpu", "cpu:2", "cuda:1", "null:rtx3080"
+  std::string text;                                   // as given: "cpu", "cpu:2", "cuda:1", "null:rtx3080/8"
   int threads = 0;                                    // of a processor; 0: as many as this process may use
   std::optional<int> cuda;                            // which GPU
   std::optional<configs::CatalogueDevice> catalogue;  // of a null device
+  int slower = 1;                                     // a null device: how many times than the catalogue's
 };
 // InvalidArgument, and NotFound for a type that the catalogue lacks.
 Result<Device> parse_device(const std::string& text);

@@ -342,7 +342,8 @@ void add_join(CommandLine program, Command& chosen) {
   command
       .option("--device", options->devices,
               "cpu, cpu:N with N compute threads, cuda or cuda:N (the Nth GPU, from 0), or null:TYPE, which "
-              "computes nothing and takes as long as TYPE would; given again: a peer for each device, in a "
+              "computes nothing and takes as long as TYPE would (null:TYPE/8: eight times as long); given "
+              "again: a peer for each device, in a "
               "process of its own; default: cpu")
       .one_value_each();
   command.option(

@@ -93,6 +93,7 @@ std::string json_serving(const ServingShown& shown) {
                           {"job", shown.job},
                           {"stages", std::move(stages)},
                           {"seconds_a_token", shown.plan.token_seconds},
+                          {"first_token_seconds", shown.plan.first_token_seconds},
                           {"tokens_per_second_of_one", of_one(shown.plan)},
                           {"tokens_per_second", shown.plan.tokens_per_second},
                           {"positions_max", shown.plan.positions_max},

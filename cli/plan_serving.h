@@ -27,7 +27,8 @@ struct ServingShown {
 // Imports the model without its weights, and plans. The cluster is without what the job excludes.
 Result<ServingShown> plan_serving_job(const configs::Job& job, PlanCluster cluster, bool complete);
 
-// {"event":"plan","job","stages":[{...}],"seconds_a_token","tokens_per_second_of_one","tokens_per_second",
+// {"event":"plan","job","stages":[{...}],"seconds_a_token","first_token_seconds",
+// "tokens_per_second_of_one","tokens_per_second",
 // "positions_max","sequences","lines"}
 std::string json_serving(const ServingShown& shown);
 std::string text_serving(const ServingShown& shown, bool verbose);

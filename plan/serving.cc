@@ -14,6 +14,7 @@ namespace {
 constexpr double kEqualBitsCost = 1.1;  // that much longer a token may take for them
 constexpr size_t kKindsTried = 6;       // of devices, those of which there are most
 constexpr size_t kStagesNamed = 6;
+constexpr double kFewerPasses = 0.95;  // of the best rate, for which fewer passes do
 
 tl::unexpected<Error> bad(const std::string& what) {
   return fail(ErrorCode::InvalidArgument, "a plan needs " + what);
@@ -155,22 +156,56 @@ class ServingPlanner {
     plan_.sequences = std::max(1u, static_cast<uint32_t>(positions / request_.context));
   }
 
-  // As many passes as stages are under way, and the sequences stand in them in equal parts.
+  // Where latency is long, more passes than stages: while some travel others are computed. Each is paid for
+  // with a pass of fewer rows, of which a device makes less.
   void predict() {
     for (const ServingStage& stage : plan_.stages) plan_.token_seconds += stage.seconds + stage.hop_seconds;
-    const auto passes = static_cast<double>(std::min<size_t>(plan_.stages.size(), plan_.sequences));
-    const double rows = std::clamp(plan_.sequences / passes, 1.0, static_cast<double>(request_.rows_max));
-    double round = 0, slowest = 0;
-    for (size_t s = 0; s < plan_.stages.size(); ++s) {
-      const double stage = problem_.seconds(ring_.order[s], s, ring_.cuts.ends, rows);
-      round += stage + problem_.hop(ring_.order, s, ring_.cuts.ends, rows);
-      slowest = std::max(slowest, stage);
-    }
-    plan_.tokens_per_second = rows / std::max({1e-12, slowest, round / passes});
+    const auto least = static_cast<uint32_t>(plan_.stages.size());
+    const uint32_t most = least == 1 ? 1 : std::max(least, std::min(kPassesMax, plan_.sequences));
+    std::vector<double> rates;
+    for (uint32_t passes = least; passes <= most; ++passes) rates.push_back(rate_of(passes));
+    const double enough = kFewerPasses * *std::max_element(rates.begin(), rates.end());
+    const auto chosen = std::find_if(rates.begin(), rates.end(), [&](double rate) { return rate >= enough; });
+    plan_.passes = least + static_cast<uint32_t>(chosen - rates.begin());
+    plan_.tokens_per_second = *chosen;
+    plan_.first_token_seconds = first_token();
   }
+  // Of a pass: once round, and how soon the next one can be there.
+  struct Round {
+    double seconds = 0, slowest = 1e-12;
+  };
+  Round round_of(double rows, bool of_one) const {
+    Round round;
+    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+      const double stage = problem_.seconds(ring_.order[s], s, ring_.cuts.ends, rows, of_one);
+      const double hop = problem_.hop(ring_.order, s, ring_.cuts.ends, rows);
+      round.seconds += stage + hop;
+      // What is on its way does not keep a link busy, but its bytes do.
+      const double bytes = hop - problem_.hop(ring_.order, s, ring_.cuts.ends, 0);
+      round.slowest = std::max({round.slowest, stage, bytes});
+    }
+    return round;
+  }
+  // Tokens a second of so many passes, in which the sequences stand in equal parts.
+  double rate_of(uint32_t passes_max) const {
+    const double passes = std::min(passes_max, plan_.sequences);
+    const double rows = std::clamp(plan_.sequences / passes, 1.0, static_cast<double>(request_.rows_max));
+    const Round round = round_of(rows, false);
+    return rows / std::max(round.slowest, round.seconds / passes);
+  }
+  // A prompt goes in passes of rows_max, which follow each other.
+  double first_token() const {
+    const auto rows = static_cast<double>(std::min<uint64_t>(prompt(), request_.rows_max));
+    const Round round = round_of(rows, true);
+    const double next = std::max(round.slowest, round.seconds / plan_.passes);
+    return round.seconds + (std::ceil(static_cast<double>(prompt()) / rows) - 1) * next;
+  }
+  uint64_t prompt() const { return std::max<uint64_t>(1, request_.context / 2); }
 
   void explain() {
-    plan_.explanation = {summary(), room()};
+    plan_.explanation = {summary(), room(),
+                         "a prompt of " + std::to_string(prompt()) + " tokens has its first token after " +
+                             show_seconds(plan_.first_token_seconds)};
     for (size_t s = 0; s < plan_.stages.size(); ++s) plan_.explanation.push_back("  " + line_of(s));
   }
   std::string summary() const {
@@ -192,7 +227,8 @@ class ServingPlanner {
     return "caches for " + std::to_string(plan_.positions_max) + " positions, " +
            std::to_string(plan_.sequences) + (plan_.sequences == 1 ? " sequence of " : " sequences of ") +
            std::to_string(request_.context) + ": about " + tokens + " tokens/s of one, " +
-           number(plan_.tokens_per_second) + " of all together";
+           number(plan_.tokens_per_second) + " of all together" +
+           (plan_.passes > 1 ? ", in " + std::to_string(plan_.passes) + " passes under way" : "");
   }
   std::string line_of(size_t s) const {
     const ServingStage& stage = plan_.stages[s];

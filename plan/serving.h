@@ -30,9 +30,10 @@ struct ServedPart {
   int64_t work_bytes = 0;   // while it runs, at rows_max
   std::vector<uint32_t> weights{};  // that it reads, by index
 };
-// Of one part on one device: `first` for a pass of one row, `more` for each row beside it.
+// Of one part on one device: `first` for a pass of one row, `more` for each row beside it that is of another
+// sequence, `same` for each of the same one.
 struct PartSeconds {
-  double first = 0, more = 0;
+  double first = 0, more = 0, same = 0;
 };
 
 struct ServingRequest {
@@ -65,11 +66,14 @@ struct ServingPlan {
   std::vector<ServingStage> stages{};  // the entry first
   uint64_t positions_max = 0;          // of all sequences together, that every stage has memory for
   double token_seconds = 0;            // of one sequence: a row once round the ring
+  double first_token_seconds = 0;      // of one sequence: behind a prompt of half a context
   double tokens_per_second = 0;        // of as many sequences as there is room for
   uint32_t sequences = 0;              // those: of full length
+  uint32_t passes = 1;                 // under way at once, for that rate: one a stage at least
   std::vector<std::string> explanation{};
 };
 
+inline constexpr uint32_t kPassesMax = 64;  // or as many as stages, where there are more
 // That much longer a token may take where more positions fit for it.
 inline constexpr double kMoreSequencesCost = 1.02;
 

@@ -98,22 +98,27 @@ const RingProblem::Rates& RingProblem::rates(uint32_t device) const {
   known.emplace();
   known->first = {0};
   known->more = {0};
+  known->same = {0};
   for (uint32_t unit = 0; unit < units(); ++unit) {
-    PartSeconds sum{known->first.back(), known->more.back()};
+    PartSeconds sum{known->first.back(), known->more.back(), known->same.back()};
     for (uint32_t part = begin_[unit]; part < begin_[unit + 1]; ++part) {
       const PartSeconds one = request_.seconds(device, part);
       sum.first += one.first;
       sum.more += one.more;
+      sum.same += one.same;
     }
     known->first.push_back(sum.first);
     known->more.push_back(sum.more);
+    known->same.push_back(sum.same);
   }
   return *known;
 }
 
-double RingProblem::span_seconds(uint32_t device, uint32_t begin, uint32_t end, double rows) const {
+double RingProblem::span_seconds(uint32_t device, uint32_t begin, uint32_t end, double rows,
+                                 bool of_one) const {
   const Rates& of = rates(device);
-  return of.first[end] - of.first[begin] + (rows - 1) * (of.more[end] - of.more[begin]);
+  const std::vector<double>& others = of_one ? of.same : of.more;
+  return of.first[end] - of.first[begin] + (rows - 1) * (others[end] - others[begin]);
 }
 
 double RingProblem::hop(uint32_t from, uint32_t to, uint32_t at, double rows) const {
@@ -201,11 +206,12 @@ std::vector<PartSpan> RingProblem::parts(size_t stage, const std::vector<uint32_
   return {{0, begin_[ends[0]]}, {begin_[ends.back()], begin_.back()}};
 }
 
-double RingProblem::seconds(uint32_t device, size_t stage, const std::vector<uint32_t>& ends,
-                            double rows) const {
-  if (stage > 0) return span_seconds(device, ends[stage - 1], ends[stage], rows);
-  if (ends.size() == 1) return span_seconds(device, 0, units(), rows);
-  return span_seconds(device, 0, ends[0], rows) + span_seconds(device, ends.back(), units(), rows);
+double RingProblem::seconds(uint32_t device, size_t stage, const std::vector<uint32_t>& ends, double rows,
+                            bool of_one) const {
+  if (stage > 0) return span_seconds(device, ends[stage - 1], ends[stage], rows, of_one);
+  if (ends.size() == 1) return span_seconds(device, 0, units(), rows, of_one);
+  return span_seconds(device, 0, ends[0], rows, of_one) +
+         span_seconds(device, ends.back(), units(), rows, of_one);
 }
 
 double RingProblem::hop(std::span<const uint32_t> order, size_t stage, const std::vector<uint32_t>& ends,

@@ -37,8 +37,9 @@ class RingProblem {
   RingLoad load(size_t stage, const std::vector<uint32_t>& ends) const;
   RingLoad whole() const { return span_[0][units()]; }
   std::vector<PartSpan> parts(size_t stage, const std::vector<uint32_t>& ends) const;
-  // Computing a pass of so many rows on a device.
-  double seconds(uint32_t device, size_t stage, const std::vector<uint32_t>& ends, double rows) const;
+  // Computing a pass of so many rows on a device: of as many sequences, or of one.
+  double seconds(uint32_t device, size_t stage, const std::vector<uint32_t>& ends, double rows,
+                 bool of_one = false) const;
   // Until the stage behind `stage` has them.
   double hop(std::span<const uint32_t> order, size_t stage, const std::vector<uint32_t>& ends,
              double rows) const;
@@ -47,12 +48,12 @@ class RingProblem {
 
  private:
   struct Rates {
-    std::vector<double> first, more;  // of all units before one
+    std::vector<double> first, more, same;  // of all units before one
   };
   void make_units();
   void measure_spans();
   const Rates& rates(uint32_t device) const;
-  double span_seconds(uint32_t device, uint32_t begin, uint32_t end, double rows) const;
+  double span_seconds(uint32_t device, uint32_t begin, uint32_t end, double rows, bool of_one = false) const;
   double hop(uint32_t from, uint32_t to, uint32_t at, double rows) const;
   double joined(double a, double b) const { return adds_ ? a + b : std::max(a, b); }
   // Best costs with the spans of one more stage, by where they end.

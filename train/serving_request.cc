@@ -124,9 +124,7 @@ class RequestMaker {
     for (size_t c = 0; c < classes_.size(); ++c) {
       PartCosts& costs = (*costs_)[c].emplace_back();
       costs.one = plan::group_costs(lower(one, dag::op_table(), classes_[c]));
-      // Attending goes sequence by sequence.
-      if (part % 2 == 0 && rows > 1)
-        costs.many = plan::group_costs(lower(many, dag::op_table(), classes_[c]));
+      if (rows > 1) costs.many = plan::group_costs(lower(many, dag::op_table(), classes_[c]));
     }
   }
 
@@ -146,10 +144,11 @@ class RequestMaker {
     return [costs = costs_, devices = std::move(devices), others](uint32_t device, uint32_t part) {
       const auto& [device_class, rates] = devices[device];
       const PartCosts& of = (*costs)[device_class][part];
-      plan::PartSeconds seconds{.first = seconds_of_all(of.one, rates), .more = 0};
-      seconds.more = part % 2 == 1 || others < 1
-                         ? seconds.first
-                         : std::max(0.0, seconds_of_all(of.many, rates) - seconds.first) / others;
+      plan::PartSeconds seconds{.first = seconds_of_all(of.one, rates)};
+      seconds.same =
+          others < 1 ? seconds.first : std::max(0.0, seconds_of_all(of.many, rates) - seconds.first) / others;
+      // Attending goes sequence by sequence.
+      seconds.more = part % 2 == 1 ? seconds.first : seconds.same;
       return seconds;
     };
   }

@@ -14,7 +14,7 @@ proto::ServeProgram program_of(const ServingTerms& terms, const plan::ServingPla
                               .logits = terms.logits,
                               .ranges = {},
                               .rows_max = terms.rows_max,
-                              .passes_max = static_cast<uint32_t>(plan.stages.size()),
+                              .passes_max = plan.passes,
                               .sequences_max = terms.model.sequences_max,
                               .positions_max = plan.positions_max};
   for (const plan::PartSpan& span : plan.stages[stage].parts)

@@ -31,13 +31,25 @@ TEST(Devices, AreProcessorsWithThreadsOrNull) {
   EXPECT_EQ(parse_device("cpu")->threads, 0);
   EXPECT_EQ(parse_device("cpu:3")->threads, 3);
   EXPECT_EQ(parse_device("null:rtx3080")->catalogue->name, "rtx3080");
-  for (const char* text : {"", "cpu:", "cpu:0", "cpu:-1", "cpu:2x", "cpu:99999", "gpu", "cuda:", "cuda:x",
-                           "cuda:-1", "cudaa", "null"}) {
+  EXPECT_EQ(parse_device("null:rtx3080/8")->catalogue->name, "rtx3080");
+  for (const char* text :
+       {"", "cpu:", "cpu:0", "cpu:-1", "cpu:2x", "cpu:99999", "gpu", "cuda:", "cuda:x", "cuda:-1", "cudaa",
+        "null", "null:rtx3080/", "null:rtx3080/0", "null:rtx3080/8x"}) {
     const auto device = parse_device(text);
     ASSERT_FALSE(device.has_value()) << text;
     EXPECT_EQ(device.error().code, ErrorCode::InvalidArgument) << text;
   }
   EXPECT_EQ(parse_device("null:nothing").error().code, ErrorCode::NotFound);
+}
+
+TEST(Devices, OfNullMayBeSlower) {
+  const auto fast = describe(*parse_device("null:rtx3080"), {}),
+             slow = describe(*parse_device("null:rtx3080/8"), {});
+  ASSERT_TRUE(fast && slow);
+  EXPECT_EQ(slow->rates.memory_bytes_per_second * 8, fast->rates.memory_bytes_per_second);
+  EXPECT_EQ(slow->rates.matmul_flops_per_second * 8, fast->rates.matmul_flops_per_second);
+  EXPECT_EQ(slow->rates.kernel_seconds, 8 * fast->rates.kernel_seconds);
+  EXPECT_EQ(slow->memory, fast->memory);
 }
 
 TEST(Devices, SayWhichArithmeticTheirBackendsHave) {

@@ -243,6 +243,15 @@ FORM
 row copies 1 env LINKS=assume DEVICE=null:gtx1080ti MODEL=tiny ROUNDS=1 bench/copies.sh 1Gbit 1 none <<'FORM'
 1Gbit, policy none, .*: @ steps/s without copies, @ with: .* @%; @ MB/s to the broker, .* @ steps back
 FORM
+row serve-ring 6 bench/serve_ring.py --smoke <<'FORM'
+bound +@ ms  C @ ms, L @ ms: @ tokens/s
+(stage|client, computed) +@ ms @ tokens/s
+streams +@ ms +[14]: @ ms a token, first after @ ms, @ tokens/s.*, predicted @, @ of the (bound|stage)
+long prompt +@ ms first token after @ ms, predicted @ ms
+FORM
+row serve-ring-real 4 bench/serve_ring.py --real --stages 2 --smoke <<'FORM'
+(weft serve|2 stages) +(1|16): @ ms a token, first after @ ms, @ tokens/s.*
+FORM
 row recovery 8 env LINKS=assume STAGES=2 ROUNDS=1 DEVICE=null:gtx1080ti bench/recovery.sh 1 1 1MB <<'FORM'
 state of a stage about 1MB, 1 kills
   from a kill .* median @ s, p95 @ s, max @ s

@@ -300,6 +300,47 @@ TEST(ServingPlan, ThroughputWantsMoreStages) {
   EXPECT_GT(broad->tokens_per_second, quick->tokens_per_second);
 }
 
+// Two stages of 1 ms a row, far apart.
+ServingPlan far_apart(Duration latency, uint32_t sequences, double bytes_per_second = 1e12) {
+  Example example = layers(1, 2, 100'000);
+  ServingRequest& request = example.request;
+  example.seconds.assign(2, {{0.5e-3, 0.5e-3, 0}, {1e-3, 1e-3, 0}, {0.5e-3, 0.5e-3, 0}});
+  request.stages = 2;
+  request.sequences_max = sequences;
+  request.cluster.set_between(0, 0, {.bytes_per_second = bytes_per_second, .latency = latency});
+  const auto plan = plan_serving(example.asked());
+  EXPECT_TRUE(plan.has_value()) << (plan ? "" : plan.error().message);
+  return plan.value_or(ServingPlan{});
+}
+
+TEST(ServingPlan, HasMorePassesUnderWayWhereTheyTravelLong) {
+  const ServingPlan near = far_apart(Duration{}, 32), far = far_apart(std::chrono::milliseconds(20), 32);
+  EXPECT_EQ(near.passes, 2u) << "both stages are busy";
+  EXPECT_NEAR(near.tokens_per_second, 1000, 1e-3);
+  // Two passes of 16 rows go round in 72 ms, and 32 of one row in 42.
+  EXPECT_GT(far.tokens_per_second, 0.95 * 32 / 42e-3);
+  EXPECT_LT(far.tokens_per_second, 32 / 42e-3);
+  EXPECT_NEAR(far.tokens_per_second, 32 / (40e-3 + 2e-3 * 32 / far.passes), 1e-3);
+  EXPECT_EQ(far_apart(std::chrono::milliseconds(20), 1).passes, 2u) << "pieces of a prompt follow each other";
+  EXPECT_LE(far_apart(std::chrono::seconds(20), 900).passes, kPassesMax);
+}
+
+TEST(ServingPlan, APromptGoesInPassesThatFollowEachOther) {
+  Example example = layers(1, 1, 100'000);  // a context of 100: the prompt has 50 tokens
+  example.seconds = {{{1e-3, 9, 1e-5}, {1e-3, 9, 2e-5}, {1e-3, 9, 3e-5}}};
+  const auto whole = plan_serving(example.asked());
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_NEAR(whole->first_token_seconds, 3e-3 + 49 * 6e-5, 1e-9);
+  example.request.rows_max = 20;
+  const auto parts = plan_serving(example.asked());
+  ASSERT_TRUE(parts.has_value());
+  EXPECT_NEAR(parts->first_token_seconds, 3 * (3e-3 + 19 * 6e-5), 1e-9);
+}
+
+TEST(ServingPlan, ALinkCarriesNoMoreThanItsBytesAllow) {
+  EXPECT_NEAR(far_apart(Duration{}, 32, 5e4).tokens_per_second, 5e4 / (64 + kPiece), 1);
+}
+
 TEST(ServingPlan, ManyDevicesOfManySitesGiveARingOfNeighbours) {
   Example example = layers(24, 120, 6500);  // 25 weights of 1000: five stages at least
   ServingRequest& request = example.request;

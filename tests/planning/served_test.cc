@@ -121,7 +121,7 @@ TEST_F(ServedJobs, TheirStagesComputeWhatOneMachineDoes) {
       const proto::AssignStage& stage = *(*run)->stages[s].assignment;
       ASSERT_TRUE(stage.serve.has_value());
       EXPECT_TRUE(stage.programs.empty());
-      EXPECT_EQ(stage.serve->passes_max, count);
+      EXPECT_GE(stage.serve->passes_max, count);
       EXPECT_EQ(stage.after_step, 0u);
       EXPECT_EQ(linked_to(stage), count == 1   ? std::set<uint32_t>{}
                                   : count == 2 ? (std::set<uint32_t>{1 - s})
