@@ -1,10 +1,12 @@
 // A broker that restarts: its door has the streams open again that callers had asked for.
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "broker/service/door.h"
 #include "net/worker.h"
@@ -54,11 +56,16 @@ class Entry {
     const MutexLock lock(mutex_);
     view_ = view;
   }
+  // Of requests that come from now on; what is still said of those before counts for nothing.
   void hold(size_t tokens) {
     const MutexLock lock(mutex_);
     left_ = tokens;
+    before_ = seen_;
   }
-  void go_on() { hold(SIZE_MAX); }
+  void go_on() {
+    const MutexLock lock(mutex_);
+    left_ = SIZE_MAX;
+  }
   void forget() {
     worker_.post([this] { entry_ = std::make_unique<test::FakeEntry>(kContext, 256); });
   }
@@ -66,6 +73,8 @@ class Entry {
  private:
   void say(const PeerId& from, const proto::ServeProgress& told) {
     const MutexLock lock(mutex_);
+    seen_.insert(told.request);
+    if (before_.contains(told.request)) return;
     if (left_ == 0) return;
     if (left_ != SIZE_MAX) left_ -= std::min(left_, std::max<size_t>(told.tokens.size(), 1));
     if (view_ != nullptr) view_->on_progress(from, told);
@@ -75,6 +84,7 @@ class Entry {
   Mutex mutex_;
   ServedView* view_ WEFT_GUARDED_BY(mutex_) = nullptr;
   size_t left_ WEFT_GUARDED_BY(mutex_) = SIZE_MAX;
+  std::set<uint64_t> seen_ WEFT_GUARDED_BY(mutex_), before_ WEFT_GUARDED_BY(mutex_);  // requests
   net::Worker worker_;
 };
 
@@ -90,6 +100,7 @@ class Restarted {
     fs::remove_all(folder_);
   }
   fs::path file() const { return folder_ / "requests.sqlite"; }
+  fs::path picture() const { return folder_ / "picture.sqlite"; }
   const net::Endpoint& at() const { return at_; }
   web::test::Reply ask(const std::string& request) const { return web::test::ask(at_, request); }
 
@@ -110,22 +121,23 @@ class Restarted {
     entry.come_to(nullptr);
     door_.reset();
   }
-  // What the disk has at this moment is what the next door finds: whatever is written later is lost.
-  void take_picture() {
-    // The log first: what is folded into the file meanwhile is in both.
-    for (const char* more : {"-wal", ""}) {
-      const fs::path from = file().string() + more, to = file().string() + more + ".kept";
-      fs::remove(to);
-      if (fs::exists(from)) fs::copy_file(from, to);
-    }
+  // What is durable at this moment is what the next door finds: whatever is written later is lost. Taken by SQLite, for
+  // who opens and closes its files beside it takes its locks away.
+  void take_picture() const {
+    fs::remove(picture());
+    if (!fs::exists(file())) return;
+    sqlite3* database = nullptr;
+    ASSERT_EQ(sqlite3_open(file().c_str(), &database), SQLITE_OK);
+    sqlite3_busy_timeout(database, 10000);
+    const std::string into = "VACUUM INTO '" + picture().string() + "'";
+    EXPECT_EQ(sqlite3_exec(database, into.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
+        << sqlite3_errmsg(database);
+    sqlite3_close(database);
   }
   void kill() {
     stop();
-    for (const char* more : {"", "-wal", "-shm"}) {
-      fs::remove(file().string() + more);
-      const fs::path kept = file().string() + more + ".kept";
-      if (fs::exists(kept)) fs::rename(kept, file().string() + more);
-    }
+    for (const char* more : {"", "-wal", "-shm"}) fs::remove(file().string() + more);
+    if (fs::exists(picture())) fs::rename(picture(), file());
   }
   void become_ready() const {
     const auto end = std::chrono::steady_clock::now() + web::test::kPatience;
