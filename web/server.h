@@ -109,6 +109,7 @@ class Handler {
  public:
   virtual ~Handler() = default;
   // Before the first request: what tells the server's figures, on any thread.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
   virtual void on_begin(std::function<ServerStats()> /*stats*/) {}
   // When the head is there and before the body is read: a refusal, or nothing.
   virtual std::optional<Response> on_head(const Request&) { return {}; }

@@ -97,6 +97,7 @@ Result<std::vector<StagePiece>> cut_program(ProgramKind kind, const dag::Graph& 
   std::vector<const dag::Lowered*> classes;
   classes.reserve(lowered.size());
   std::vector<uint32_t> class_of_piece;
+  class_of_piece.reserve(stage_of_piece.size());
   for (const auto& one : lowered) classes.push_back(one.get());
   for (const uint32_t stage : stage_of_piece) class_of_piece.push_back(class_of_stage[stage]);
   WEFT_TRY(dag::Split split, dag::split({&graph, piece_of_op, classes, class_of_piece}, dag::op_table()));

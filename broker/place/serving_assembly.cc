@@ -28,6 +28,7 @@ std::vector<proto::TensorReference> tensors_of(const ServingTerms& terms, const 
     for (uint32_t part = span.begin; part < span.end; ++part)
       names.insert(terms.weights[part].begin(), terms.weights[part].end());
   std::vector<proto::TensorReference> tensors;
+  tensors.reserve(names.size());
   for (const std::string& name : names) tensors.push_back(terms.initial->at(name));
   return tensors;
 }
