@@ -50,6 +50,7 @@ class LoopClient final : public Client {
   Status wait(const ClientRequest& request, Duration deadline, const std::string& what);
   Status wait_for_head(const ClientRequest& request, Duration deadline);
   Result<std::string> read_whole(ClientRequest& request);
+  Result<std::vector<std::string>> list(ClientRequest& request);
   // An error of the service's, or nothing where its answer begins well.
   Status check_status(ClientRequest& request);
   Request ask(const Following& following, const std::string& path, const std::string& body) const;
@@ -63,6 +64,11 @@ class LoopClient final : public Client {
   const std::shared_ptr<const ClientTls> tls_;
   bool is_cancelled_ = false;
 };
+
+// Another try may do better.
+bool is_break(const Error& error) {
+  return error.code == ErrorCode::Unavailable || error.code == ErrorCode::Timeout;
+}
 
 tl::unexpected<Error> cancelled() { return fail(ErrorCode::Cancelled, "it was cancelled"); }
 
@@ -118,13 +124,30 @@ Status LoopClient::check_status(ClientRequest& request) {
   return fail(error_of_answer(status, body ? *body : "", retry));
 }
 
+Result<std::vector<std::string>> LoopClient::list(ClientRequest& request) {
+  WEFT_TRY_STATUS(wait_for_head(request, options_.limits.whole_deadline));
+  WEFT_TRY_STATUS(check_status(request));
+  WEFT_TRY(const std::string body, read_whole(request));
+  return parse_models(body);
+}
+
+// One that hangs up before it has answered may be started again, and has no models for a while.
 Result<std::vector<std::string>> LoopClient::models() {
   is_cancelled_ = false;
-  const Request request = send("GET", "/models", "");
-  WEFT_TRY_STATUS(wait_for_head(*request, options_.limits.whole_deadline));
-  WEFT_TRY_STATUS(check_status(*request));
-  WEFT_TRY(const std::string body, read_whole(*request));
-  return parse_models(body);
+  const ClientLimits& limits = options_.limits;
+  Duration delay = limits.retry_first;
+  std::optional<Instant> gives_up;
+  for (size_t unanswered = 0;;) {
+    const Request request = send("GET", "/models", "");
+    auto names = list(*request);
+    if (request->state() == ClientRequest::State::Broken && request->was_connected()) ++unanswered;
+    const bool is_away = names ? names->empty() : is_break(names.error());
+    if (!is_away || unanswered == 0 || unanswered == kUnansweredMax) return names;
+    if (!gives_up) gives_up = loop_.now() + limits.retry_for;
+    if (loop_.now() + delay > *gives_up) return names;
+    WEFT_TRY_STATUS(pause(delay));
+    delay = std::min(2 * delay, limits.retry_longest);
+  }
 }
 
 // ---- streams
@@ -172,9 +195,6 @@ Status LoopClient::take(Following& following, const ServerEvent& event, const To
 }
 
 Result<Attempt> LoopClient::follow(Following& following, ClientRequest& request, const Told& on_text) {
-  const auto is_break = [](const Error& error) {
-    return error.code == ErrorCode::Unavailable || error.code == ErrorCode::Timeout;
-  };
   if (const Status head = wait_for_head(request, options_.limits.head_deadline); !head) {
     if (!is_break(head.error())) return fail(head.error());
     if (request.was_connected() && head.error().code == ErrorCode::Unavailable) ++following.unanswered;

@@ -30,7 +30,14 @@ start_broker_with_door() {
   url=${url%/v1}
   [ -n "$url" ] || fail "the broker does not say where models are served"
 }
-peer() { start_peer "$1" --device cpu:1 --listen 127.0.0.1:0; }
+# Links of 8 ms round trip: a text takes more than a second, so that all are under way when somebody is killed.
+{
+  echo 'devices:'
+  for name in "${peers[@]}"; do echo "  - {name: $name, type: rtx3080, region: here}"; done
+  echo 'broker: here'
+  echo 'regions: {within: {round_trip_ms: 8, bandwidth: 1Gbit}}'
+} >"$work/lines.yaml"
+peer() { start_peer "$1" --device cpu:1 --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$1"; }
 generate() { "$weft" generate "$@" --prompt "$prompt" --length "$length"; }
 from_door() { generate --url "http://$url/v1" --seed "$1"; }
 expect() {  # expect WHAT PATTERN TEXT
@@ -49,21 +56,26 @@ echo "ok: what job 1 has learnt is served, and none of it is sent again"
 wait_for_log "$work/broker.log" 'reason="serves as gpt"'
 for ((seed = 1; seed <= texts; ++seed)); do generate "$work/trained.inference.onnx" --threads 1 --seed "$seed" >"$work/file.$seed"; done
 
-# All at once: each the text that it has alone, on one machine. The first comes through a pipe.
+# All at once: each the text that it has alone, on one machine. They come through pipes, and each has begun.
 ask_all() {
-  local pipe=$work/door.pipe seed
-  asked=()
-  rm -f "$pipe"; mkfifo "$pipe"
-  from_door 1 >"$pipe" 2>"$work/door.1.err" & asked+=($!)
-  exec {first}<"$pipe"
-  for ((seed = 2; seed <= texts; ++seed)); do from_door "$seed" >"$work/door.$seed" 2>"$work/door.$seed.err" & asked+=($!); done
-  head -c $((${#prompt} + 10)) <&"$first" >"$work/door.1"  # it has begun
+  local seed pipe
+  asked=() texts_of=()
+  for ((seed = 1; seed <= texts; ++seed)); do
+    rm -f "$work/door.$seed.pipe"; mkfifo "$work/door.$seed.pipe"
+    from_door "$seed" >"$work/door.$seed.pipe" 2>"$work/door.$seed.err" & asked+=($!)
+    exec {pipe}<"$work/door.$seed.pipe"
+    texts_of+=("$pipe")
+  done
+  for ((seed = 1; seed <= texts; ++seed)); do
+    head -c $((${#prompt} + 1)) <&"${texts_of[seed - 1]}" >"$work/door.$seed"
+  done
 }
 take_all() {  # take_all WHAT
-  local seed
-  cat <&"$first" >>"$work/door.1"
-  exec {first}<&-
+  local seed pipe
   for ((seed = 1; seed <= texts; ++seed)); do
+    pipe=${texts_of[seed - 1]}
+    cat <&"$pipe" >>"$work/door.$seed"
+    exec {pipe}<&-
     wait "${asked[seed - 1]}" || fail "$1: a text ended otherwise: $(cat "$work/door.$seed.err")"
     cmp -s "$work/file.$seed" "$work/door.$seed" || fail "$1: seed $seed has another text than on one machine"
   done

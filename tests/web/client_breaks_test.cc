@@ -62,6 +62,37 @@ TEST(WebClient, AStreamThatBreaksGoesOnWithoutAGapOrARepeat) {
                                       "GET /v1/streams/r-a r-a-3", "GET /v1/streams/r-a r-a-6"}));
 }
 
+TEST(WebClient, ModelsAreAskedForAgainWhereTheServiceIsStartedAnew) {
+  // It hangs up once, knows none at first, and then has one.
+  const auto turn = std::make_shared<std::atomic<int>>(0);
+  auto server = serve(std::make_shared<Answers>([=](const auto&, const auto& responder) {
+    const int now = (*turn)++;
+    if (now == 0) return responder.start_stream();  // and no more
+    std::vector<ModelInfo> models;
+    if (now == 3) models.push_back({.id = "fake"});
+    responder.send({.status = 200, .body = render_models(models)});
+  }));
+  EXPECT_EQ(Asking(url_of(*server), kHasty).client->models().value(), std::vector<std::string>{"fake"});
+  EXPECT_EQ(*turn, 4);
+}
+
+TEST(WebClient, WhoeverHangsUpEachTimeHasNoModels) {
+  const auto turn = std::make_shared<std::atomic<int>>(0);
+  auto server = serve(std::make_shared<Answers>([=](const auto&, const auto& responder) {
+    ++*turn;
+    responder.start_stream();
+  }));
+  const auto models = Asking(url_of(*server), kHasty).client->models();
+  ASSERT_FALSE(models);
+  EXPECT_EQ(models.error().code, ErrorCode::Unavailable);
+  EXPECT_EQ(*turn, 4);
+  // One that answers and has none is not waited for.
+  auto empty = serve(std::make_shared<Answers>([](const auto&, const auto& responder) {
+    responder.send({.status = 200, .body = render_models({})});
+  }));
+  EXPECT_TRUE(Asking(url_of(*empty), kHasty).client->models().value().empty());
+}
+
 TEST(WebClient, TriesEndAfterAWhileWithoutProgress) {
   const auto breaking = std::make_shared<Breaking>(std::vector<size_t>(10'000, 2), 1000);
   auto first = std::make_shared<std::atomic<bool>>(true);
