@@ -8,6 +8,7 @@
 #include "serve/service/engine_thread.h"
 #include "serve/service/text_service.h"
 #include "tests/door/fake_entry.h"
+#include "tests/door/one_machine.h"
 #include "tests/web/client.h"
 #include "web/client.h"
 
@@ -133,29 +134,8 @@ std::string text_of(const Reply& reply) {
 
 // What one machine makes of it.
 std::string undisturbed(const std::string& prompt, uint32_t max_tokens, int64_t seed = 5) {
-  class Collected final : public web::Sink {
-   public:
-    void on_start(const web::Generation&) override {}
-    bool on_piece(const web::Piece& piece) override {
-      text += piece.text;
-      return true;
-    }
-    void on_end(const web::GenerationEnd&) override { ended.raise(); }
-    void on_error(const web::ApiError& error) override {
-      ADD_FAILURE() << error.message;
-      ended.raise();
-    }
-    std::string text;
-    web::test::Flag ended;
-  };
-  const auto sink = std::make_shared<Collected>();
-  const auto service = std::make_shared<serve::TextService>(
-      serve::TextModel{}, std::make_unique<serve::EngineThread>(
-                              std::make_unique<test::HashingDecoder>(kContext, 256), serve::EngineOptions{}));
-  const auto open =
-      service->start({.prompt = prompt, .max_tokens = max_tokens, .seed = seed, .is_stream = true}, sink);
-  EXPECT_TRUE(sink->ended.wait());
-  return sink->text;
+  return test::text_of_one_machine(
+      {.prompt = prompt, .max_tokens = max_tokens, .seed = seed, .is_stream = true}, kContext);
 }
 
 // By this house's client, which goes on by itself where a stream breaks.

@@ -13,6 +13,7 @@
 #include "serve/service/engine_thread.h"
 #include "serve/service/text_service.h"
 #include "tests/door/fake_entry.h"
+#include "tests/door/one_machine.h"
 #include "tests/web/client.h"
 #include "web/client.h"
 
@@ -121,8 +122,8 @@ class Restarted {
     entry.come_to(nullptr);
     door_.reset();
   }
-  // What is durable at this moment is what the next door finds: whatever is written later is lost. Taken by SQLite, for
-  // who opens and closes its files beside it takes its locks away.
+  // What is durable at this moment is what the next door finds: whatever is written later is lost. Taken by
+  // SQLite, for who opens and closes its files beside it takes its locks away.
   void take_picture() const {
     fs::remove(picture());
     if (!fs::exists(file())) return;
@@ -181,30 +182,7 @@ struct Asking {
 };
 
 // What one machine makes of it.
-std::string undisturbed(uint64_t seed) {
-  class Collected final : public web::Sink {
-   public:
-    void on_start(const web::Generation&) override {}
-    bool on_piece(const web::Piece& piece) override {
-      text += piece.text;
-      return true;
-    }
-    void on_end(const web::GenerationEnd&) override { ended.raise(); }
-    void on_error(const web::ApiError& error) override {
-      ADD_FAILURE() << error.message;
-      ended.raise();
-    }
-    std::string text;
-    web::test::Flag ended;
-  };
-  const auto sink = std::make_shared<Collected>();
-  const auto service = std::make_shared<serve::TextService>(
-      serve::TextModel{}, std::make_unique<serve::EngineThread>(
-                              std::make_unique<test::HashingDecoder>(kContext, 256), serve::EngineOptions{}));
-  const auto open = service->start(request(seed), sink);
-  EXPECT_TRUE(sink->ended.wait());
-  return sink->text;
-}
+std::string undisturbed(uint64_t seed) { return test::text_of_one_machine(request(seed), kContext); }
 
 // Between any two pieces, once or twice; the entry knows the request still, or was lost with the broker.
 TEST(Restart, AStreamGoesOnWhereverItWas) {
