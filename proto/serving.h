@@ -2,8 +2,9 @@
 //
 // The stages of a served model stand in a ring. Stage 0, the entry, computes its first parts and its last
 // ones, draws tokens and tells them to the broker. A pass goes round once: over the links, under
-// ProgramKind::Serve, with the pass's number as the step. Edge 0 holds the pieces, edge 1 + i the value i of
-// what passes between the two parts (serve/pass.h).
+// ProgramKind::Serve, with the pass's number as the step and, as the microbatch, how many numbers that is
+// behind the pass sent before. Edge 0 holds the pieces, edge 1 + i the value i of what passes between the two
+// parts (serve/pass.h).
 #pragma once
 
 #include <cstdint>
