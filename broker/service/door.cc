@@ -164,13 +164,13 @@ void Door::Parts::take_model(const ServedJob& made_for, Result<serve::TextModel>
     job.text = std::make_shared<serve::TextService>(
         std::move(*model), std::make_unique<RemoteSource>(loop, job.work),
         options.requests.empty() ? nullptr : kept->of(job.job->job));
-    reopen(job);
-    place(job);
   } else {
     job.fault = printable(model.error().message);
     options.log("error not_served job=" + std::to_string(made_for.job) + " what=\"" + job.fault + "\"");
   }
-  models->put(job);
+  models->put(job);  // first: who asks for a stream finds it here, or among those that are to come
+  reopen(job);
+  place(job);
 }
 
 // What a broker before this one was asked: it can be read here before it is forgotten there.
