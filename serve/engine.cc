@@ -1,6 +1,7 @@
 #include "serve/engine.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace weft::serve {
 namespace {
@@ -137,17 +138,82 @@ std::vector<Engine::Turn> Engine::share_rows() {
   int64_t left = model_.rows_max();
   bool any_generates = false;
   for (const Served* served : next_generating(any_generates)) {
-    turns.push_back({served->id, 1, true});
+    turns.push_back({served->id, 1, 1, served->epoch});
     --left;
   }
+  if (options_.draft) left -= guess(turns, left - rows_for_prompts());
   if (any_generates) left = std::min(left, options_.prompt_rows);
   for (const auto& [id, served] : serving_) {
-    if (served.pending() == 0 || served.generates() || left == 0) continue;
+    if (served.pending() <= 0 || served.generates() || left <= 0) continue;
     const int64_t rows = std::min(left, served.pending());
-    turns.push_back({id, rows, rows == served.pending()});
+    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch});
     left -= rows;
   }
   return turns;
+}
+
+// What guesses leave to them.
+int64_t Engine::rows_for_prompts() const {
+  const auto reads = [](const auto& one) { return one.second.pending() > 0 && !one.second.generates(); };
+  return std::any_of(serving_.begin(), serving_.end(), reads) ? options_.prompt_rows : 0;
+}
+
+// Of the time of a pass, what a row more takes from all that generate. In a pass that goes anyway: about a
+// seventh of the pass with one row, as eight rows take a CPU less than twice what one takes. In a pass of its
+// own, where there is room for it: half of a pass on the average, of as many as go round, as long as few
+// sequences share them.
+double Engine::row_cost() const {
+  const auto all = static_cast<double>(std::count_if(
+      serving_.begin(), serving_.end(), [](const auto& served) { return served.second.generates(); }));
+  const auto passes = static_cast<double>(options_.passes_max);
+  const double rows = std::max(1.0, std::ceil(all / passes));
+  const double in_pass = rows / (6 + rows);
+  if (options_.passes_max == 1) return in_pass;
+  const double load = std::clamp((all - 1) / (passes - 1), 0.0, 1.0);
+  return 0.5 / passes + load * in_pass;
+}
+
+// Rows of a pass for guesses, at most `most`: behind the pending tokens that are in it, where no later pass
+// can have them; then behind what is under way. Returns how many.
+int64_t Engine::guess(std::vector<Turn>& turns, int64_t most) {
+  int64_t left = std::max<int64_t>(0, most);
+  const double cost = row_cost();
+  const bool is_last = passes_.size() + 1 >= options_.passes_max;
+  if (is_last && !turns.empty()) {
+    const int64_t share = left / static_cast<int64_t>(turns.size());
+    for (Turn& turn : turns) left -= add_guesses(turn, guesses_of(serving_.at(turn.id), share, cost));
+  }
+  for (auto& [id, served] : serving_) {
+    if (left <= 0) break;
+    if (!served.generates() || served.pending() > 0) continue;
+    Turn turn{.id = id, .epoch = served.epoch};
+    left -= add_guesses(turn, guesses_of(served, left, cost));
+    if (turn.rows > 0) turns.push_back(std::move(turn));
+  }
+  return std::max<int64_t>(0, most) - left;
+}
+
+int64_t Engine::add_guesses(Turn& turn, std::vector<int64_t> guesses) {
+  const auto count = static_cast<int64_t>(guesses.size());
+  turn.guesses = std::move(guesses);
+  turn.rows += count;
+  turn.logits += count;
+  return count;
+}
+
+// Behind all that is known or guessed. A row makes the token behind it, and the last one is not computed.
+std::vector<int64_t> Engine::guesses_of(Served& served, int64_t most, double cost) {
+  const auto known = static_cast<int64_t>(served.tokens.size() + served.guessed.size());
+  most = std::min({most, options_.draft_rows, positions_of(served.request) - 1 - known});
+  const int64_t count = served.depth.next(static_cast<int64_t>(served.guessed.size()), most, cost);
+  if (count <= 0) return {};
+  std::vector<int64_t> text = served.tokens;
+  text.insert(text.end(), served.guessed.begin(), served.guessed.end());
+  auto guesses = options_.draft->propose(served.id, text, served.request.sampling, count);
+  if (static_cast<int64_t>(guesses.size()) > count) guesses.resize(static_cast<size_t>(count));
+  const auto is_none = [&](int64_t token) { return token < 0 || token >= model_.vocabulary(); };
+  guesses.erase(std::find_if(guesses.begin(), guesses.end(), is_none), guesses.end());
+  return guesses;
 }
 
 // As many as there may be sequences, so that the pieces of a pass are bounded.
@@ -162,6 +228,21 @@ void Engine::tell_again(const UnderWay& pass) {
   ended_.insert(ended_.end(), pass.ends.begin(), pass.ends.end());
 }
 
+void Engine::add_rows(const Turn& turn, Begun& begun) {
+  Served& served = serving_.at(turn.id);
+  served.last_pass = begun.number;
+  begun.pieces.push_back({turn.id, served.begun, turn.rows, turn.logits, positions_of(served.request)});
+  const auto guesses = static_cast<int64_t>(turn.guesses.size());
+  const int64_t known = turn.rows - guesses;
+  if (known > 0) {
+    const auto first = served.tokens.begin() + served.begun;
+    begun.tokens.insert(begun.tokens.end(), first, first + known);
+  }
+  begun.tokens.insert(begun.tokens.end(), turn.guesses.begin(), turn.guesses.end());
+  served.guessed.insert(served.guessed.end(), turn.guesses.begin(), turn.guesses.end());
+  served.begun += turn.rows;
+}
+
 std::optional<Engine::Begun> Engine::begin() {
   end_cancelled();
   admit();
@@ -171,15 +252,7 @@ std::optional<Engine::Begun> Engine::begin() {
   Begun begun;
   begun.number = ++last_pass_;
   for (const uint64_t id : pass.ends) begun.pieces.push_back({.sequence = id});
-  for (const Turn& turn : pass.turns) {
-    Served& served = serving_.at(turn.id);
-    served.last_pass = begun.number;
-    begun.pieces.push_back(
-        {turn.id, served.begun, turn.rows, turn.draws ? 1 : 0, positions_of(served.request)});
-    const auto first = served.tokens.begin() + served.begun;
-    begun.tokens.insert(begun.tokens.end(), first, first + turn.rows);
-    served.begun += turn.rows;
-  }
+  for (const Turn& turn : pass.turns) add_rows(turn, begun);
   passes_.emplace(begun.number, std::move(pass));
   return begun;
 }
@@ -187,7 +260,7 @@ std::optional<Engine::Begun> Engine::begin() {
 Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   Tick tick;
   const auto found = passes_.find(pass);
-  tick.idle = found == passes_.end();
+  tick.idle = found == passes_.end() || (options_.draft && found != passes_.begin());
   if (tick.idle) {
     tick.status = fail(ErrorCode::InvalidArgument, "pass " + std::to_string(pass) + " is not under way");
     return tick;
@@ -197,7 +270,8 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   int64_t draws = 0;
   for (const Turn& turn : under_way.turns) {
     tick.rows += turn.rows;
-    draws += turn.draws && serves(turn.id) ? 1 : 0;
+    tick.guessed += static_cast<int64_t>(turn.guesses.size());
+    draws += is_wanted(turn) ? turn.logits : 0;
   }
   if (!logits)
     tick.status = fail(logits.error());
@@ -210,7 +284,8 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
     return tick;
   }
   tell_again(under_way);
-  for (const Turn& turn : under_way.turns) end(turn.id, Finish::Failed, tick.status);
+  for (const Turn& turn : under_way.turns)
+    if (is_wanted(turn)) end(turn.id, Finish::Failed, tick.status);
   return tick;
 }
 
@@ -228,22 +303,41 @@ Result<dag::Tensor> Engine::decode(const Begun& begun) {
   std::span<const int64_t> tokens = begun.tokens;
   for (const PassPiece& piece : begun.pieces) {
     const auto count = static_cast<size_t>(piece.count);
-    pieces.push_back(
-        {serving_.at(piece.sequence).sequence.get(), tokens.first(count), piece.logits, piece.expected});
+    Sequence& sequence = *serving_.at(piece.sequence).sequence;
+    if (sequence.length() > piece.first) decoder_->cut(sequence, piece.first);
+    pieces.push_back({&sequence, tokens.first(count), piece.logits, piece.expected});
     tokens = tokens.subspan(count);
   }
   return decoder_->pass(pieces);
 }
 
-// Of passes under way: pieces of a sequence follow each other.
+// Of passes under way: pieces of a sequence follow each other. What was taken back already is not once more.
 void Engine::take_back() {
   for (const auto& [number, pass] : passes_) {
     tell_again(pass);
     for (const Turn& turn : pass.turns)
-      if (const auto served = serving_.find(turn.id); served != serving_.end())
-        served->second.begun -= turn.rows;
+      if (is_wanted(turn)) serving_.at(turn.id).begun -= turn.rows;
   }
   passes_.clear();
+  for (auto& [id, served] : serving_) forget_guesses(served);
+}
+
+void Engine::forget_guesses(Served& served) {
+  served.guessed.clear();
+  ++served.epoch;
+}
+
+bool Engine::is_wanted(const Turn& turn) const {
+  const auto served = serving_.find(turn.id);
+  return served != serving_.end() && served->second.epoch == turn.epoch;
+}
+
+bool Engine::wants(uint64_t pass, uint64_t id) const {
+  const auto under_way = passes_.find(pass);
+  if (under_way == passes_.end()) return false;
+  const auto& turns = under_way->second.turns;
+  return std::any_of(turns.begin(), turns.end(),
+                     [&](const Turn& turn) { return turn.id == id && is_wanted(turn); });
 }
 
 void Engine::resume(const IsKept& is_kept, uint64_t numbers_behind) {
@@ -268,16 +362,34 @@ void Engine::restart() {
 
 void Engine::take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick) {
   const auto width = static_cast<size_t>(model_.vocabulary());
-  std::vector<uint64_t> drawn;  // before anybody ends
+  std::vector<Turn> drawn;  // before anybody ends
   for (const Turn& turn : turns)
-    if (turn.draws && serves(turn.id)) drawn.push_back(turn.id);
-  for (size_t row = 0; row < drawn.size(); ++row) {
-    ++tick.generated;
-    take(serving_.at(drawn[row]), logits.as<float>().subspan(row * width, width));
-  }
+    if (turn.logits > 0 && is_wanted(turn)) drawn.push_back(turn);
+  size_t row = 0;
+  for (const Turn& turn : drawn)
+    for (int64_t i = 0; i < turn.logits; ++i, ++row) {
+      if (!is_wanted(turn)) continue;
+      ++tick.generated;
+      take(serving_.at(turn.id), logits.as<float>().subspan(row * width, width), tick);
+    }
 }
 
-void Engine::take(Served& served, std::span<const float> logits) {
+// The token that was drawn. Where another one was guessed, all behind it is computed again.
+void Engine::append(Served& served, int64_t token, Tick& tick) {
+  served.tokens.push_back(token);
+  if (served.guessed.empty()) return;
+  const bool is_right = served.guessed.front() == token;
+  served.depth.count(is_right);
+  if (is_right) {
+    ++tick.accepted;
+    served.guessed.pop_front();
+    return;
+  }
+  served.begun = static_cast<int64_t>(served.tokens.size()) - 1;
+  forget_guesses(served);
+}
+
+void Engine::take(Served& served, std::span<const float> logits, Tick& tick) {
   if (served.cancelled) return;
   const uint64_t id = served.id;
   const auto position = static_cast<int64_t>(served.tokens.size());
@@ -287,7 +399,7 @@ void Engine::take(Served& served, std::span<const float> logits) {
   if (std::find(ends.begin(), ends.end(), draw->token) != ends.end()) return end(id, Finish::Stop);
   const auto generated = position + 1 - static_cast<int64_t>(served.request.prompt.size());
   const bool full = generated == served.request.tokens_max || position + 1 >= model_.context();
-  served.tokens.push_back(draw->token);
+  append(served, draw->token, tick);
   if (!served.listener.on_token({*draw, position})) return end(id, Finish::Stop);
   if (full) end(id, Finish::Length);
 }
@@ -299,6 +411,7 @@ void Engine::end(uint64_t id, Finish finish, const Status& status) {
   serving_.erase(found);
   granted_ = granted_ - served.granted;
   if (!decoder_ && served.last_pass > 0) ended_.push_back(id);
+  if (options_.draft) options_.draft->end(id);
   served.listener.on_end(finish, status);
 }
 

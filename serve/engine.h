@@ -8,6 +8,10 @@
 // that generate; the pieces of a prompt may be in several of them, which compute in the order in which they
 // began. Memory for all positions of a sequence is granted before it starts; until there is some it waits, in
 // the order of arrival.
+//
+// With a draft, a sequence that generates has guessed tokens behind its pending one, with logits for each.
+// They may be in several passes under way at once. The first token that is drawn otherwise ends an epoch:
+// logits of positions behind it are dropped, and the next piece begins at the missed position.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +25,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "serve/decoder.h"
+#include "serve/draft.h"
 #include "serve/model_limits.h"
 #include "serve/pass.h"
 #include "serve/sampler.h"
@@ -34,8 +39,10 @@ struct EngineOptions {
   // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less
   // than twice what one takes (docs/RESULTS.md).
   int64_t prompt_rows = 7;
-  size_t passes_max = 1;        // under way at once
-  uint64_t numbers_behind = 0;  // the first request and the first pass have the number behind this one
+  size_t passes_max = 1;           // under way at once
+  uint64_t numbers_behind = 0;     // the first request and the first pass have the number behind this one
+  std::shared_ptr<Draft> draft{};  // none: nothing is guessed
+  int64_t draft_rows = 7;          // guesses in one pass, of one sequence
 };
 
 struct Request {
@@ -94,6 +101,8 @@ class Engine {
   struct Tick {
     int64_t rows = 0;       // of positions that were computed
     int64_t generated = 0;  // tokens
+    int64_t guessed = 0;    // rows that were of guesses
+    int64_t accepted = 0;   // guesses that were drawn
     bool idle = false;      // nothing was to be done
     Status status{};        // of the pass
   };
@@ -109,9 +118,10 @@ class Engine {
   };
   // Nothing: none is to be done, or passes_max are under way.
   std::optional<Begun> begin();
-  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece, of the sequences that are served still.
+  // Logits f32[sum of PassPiece::logits, vocabulary], piece by piece, of the sequences that it wants still.
   // An error, or other logits, end those of the pass; what it should have told as ended is told again.
   // Status: that error; InvalidArgument for a pass that is not under way, and then nothing has changed.
+  // With a draft, passes finish in the order in which they began.
   Tick finish(uint64_t pass, const Result<dag::Tensor>& logits);
   // Passes under way will not come back, and what has been computed is lost: all begin again from their first
   // position, with what has been drawn. Ends that they told are told again.
@@ -121,6 +131,9 @@ class Engine {
   using IsKept = std::function<bool(uint64_t id)>;
   void resume(const IsKept& is_kept, uint64_t numbers_behind);
 
+  // Whether logits of this sequence in a pass that is under way are of use: not when it has ended, nor when a
+  // guess before them was wrong.
+  bool wants(uint64_t pass, uint64_t id) const;
   // The first position of which a pass is to be begun.
   int64_t begun(uint64_t id) const;
   bool serves(uint64_t id) const { return serving_.contains(id); }
@@ -135,7 +148,10 @@ class Engine {
     Listener listener;
     std::unique_ptr<Sequence> sequence;  // of a decoder
     std::vector<int64_t> tokens;         // all that are known
-    int64_t begun = 0;                   // positions that are in passes, or have been
+    std::deque<int64_t> guessed{};       // tokens behind them that are in passes
+    DraftDepth depth{};
+    uint64_t epoch = 0;
+    int64_t begun = 0;  // positions that are in passes, or have been
     Bytes granted{};
     uint64_t last_pass = 0;  // the last that it was in
     bool cancelled = false;
@@ -145,7 +161,9 @@ class Engine {
   struct Turn {
     uint64_t id = 0;
     int64_t rows = 0;
-    bool draws = false;  // all that is known will have been computed
+    int64_t logits = 0;  // of its last rows: all that is known will have been computed
+    uint64_t epoch = 0;
+    std::vector<int64_t> guesses{};  // its last rows
   };
   struct UnderWay {
     std::vector<Turn> turns;
@@ -159,11 +177,20 @@ class Engine {
   void end_cancelled();
   std::vector<Served*> next_generating(bool& any);
   std::vector<Turn> share_rows();
+  int64_t rows_for_prompts() const;
+  double row_cost() const;
+  int64_t guess(std::vector<Turn>& turns, int64_t most);
+  static int64_t add_guesses(Turn& turn, std::vector<int64_t> guesses);
+  std::vector<int64_t> guesses_of(Served& served, int64_t most, double cost);
+  void add_rows(const Turn& turn, Begun& begun);
   std::vector<uint64_t> take_ends();
   void tell_again(const UnderWay& pass);
   Result<dag::Tensor> decode(const Begun& begun);
   void take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick);
-  void take(Served& served, std::span<const float> logits);
+  void take(Served& served, std::span<const float> logits, Tick& tick);
+  void append(Served& served, int64_t token, Tick& tick);
+  void forget_guesses(Served& served);
+  bool is_wanted(const Turn& turn) const;
   void end(uint64_t id, Finish finish, const Status& status = {});
 
   const ModelLimits& model_;

@@ -281,7 +281,9 @@ RingEntry::RingEntry(std::shared_ptr<const Incremental> model, std::span<const P
                          .waiting_max = options.waiting_max,
                          .prompt_rows = options.prompt_rows,
                          .passes_max = options.passes_max,
-                         .numbers_behind = options.numbers_behind}),
+                         .numbers_behind = options.numbers_behind,
+                         .draft = options.draft,
+                         .draft_rows = options.draft_rows}),
       alone_(ranges.size() == 1),
       kept_positions_max_(options.kept_positions_max),
       in_(edges_of(*model_, alone_, ranges.back().begin)),
@@ -342,13 +344,13 @@ Status RingEntry::check(const Pass& pass) const {
   return check_rows(pass, in_);
 }
 
-// Without what has ended since it was begun.
-Pass RingEntry::still_served(const Pass& pass) const {
+// Without what has ended since it was begun, or was guessed in vain.
+Pass RingEntry::still_wanted(const Pass& pass) const {
   Pass kept{.number = pass.number};
   std::vector<std::pair<int64_t, int64_t>> places;  // first row, count
   int64_t row = 0;
   for (const PassPiece& piece : pass.pieces) {
-    if (engine_.serves(piece.sequence)) {
+    if (engine_.wants(pass.number, piece.sequence)) {
       kept.pieces.push_back(piece);
       places.emplace_back(row, piece.count);
     }
@@ -362,9 +364,10 @@ Result<Engine::Tick> RingEntry::finish(const Pass& pass) {
   if (!pass.pieces.empty() && is_history(pass.pieces)) return Engine::Tick{};
   WEFT_TRY_STATUS(check(pass));
   for (const uint64_t sequence : spoilt_sequences(pass))
-    engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
+    if (engine_.wants(pass.number, sequence))
+      engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
   Result<Tensor> logits = no_logits();
-  const Pass kept = still_served(pass);
+  const Pass kept = still_wanted(pass);
   if (!kept.pieces.empty()) {
     auto rows = stage_->run(1, kept.pieces, kept.rows);
     if (!rows && !is_of_requests(rows.error().code)) return fail(rows.error());

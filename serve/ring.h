@@ -40,6 +40,8 @@ struct RingOptions {
   int64_t prompt_rows = 32;        // of a pass, while others generate
   int64_t kept_positions_max = 0;  // of sequences that are kept, each as long as it may become
   uint64_t numbers_behind = 0;     // the first request and the first pass are numbered behind it
+  std::shared_ptr<Draft> draft{};  // none: nothing is guessed
+  int64_t draft_rows = 1;          // guesses in one pass, of one sequence: the next are in the next one
 };
 
 // Any stage but the entry.
@@ -147,7 +149,7 @@ class RingEntry {
   RingEntry(std::shared_ptr<const dag::Incremental> model, std::span<const dag::PartRange> ranges,
             std::unique_ptr<Stage> stage, const RingOptions& options);
   Status check(const Pass& pass) const;
-  Pass still_served(const Pass& pass) const;
+  Pass still_wanted(const Pass& pass) const;
   dag::Tensor no_logits() const;
   void mark_kept(std::vector<PassPiece>& pieces) const;
 

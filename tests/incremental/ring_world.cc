@@ -195,7 +195,16 @@ void World::send_history(size_t link, std::vector<Pass> passes, const std::vecto
 void World::note_round(const Pass& pass) {
   is_stale_ = is_stale_ && pass.pieces.front().is_history();
   for (const PassPiece& piece : pass.pieces)
-    if (!piece.is_history()) round_[piece.sequence] = piece.kept ? piece.first + piece.count : 0;
+    if (!piece.is_history())
+      round_[piece.sequence] = piece.kept ? std::min(piece.first + piece.count, last_of(piece.sequence)) : 0;
+}
+
+// The position of the last token that is known: what comes round beyond it was guessed in vain.
+int64_t World::last_of(uint64_t sequence) const {
+  for (size_t i = 0; i < added_; ++i)
+    if (ids_[i] == sequence)
+      return static_cast<int64_t>(requests_[i].prompt.size() + told_[i].draws.size()) - 1;
+  return 0;
 }
 
 void World::check_new(uint64_t sequence, int64_t first, int64_t computed) {

@@ -97,6 +97,7 @@ class World {
   void make_entry(uint64_t numbers_behind = 0);
   void send_history(size_t link, std::vector<serve::Pass> passes, const std::vector<dag::RowSpec>& edges);
   void note_round(const serve::Pass& pass);
+  int64_t last_of(uint64_t sequence) const;
   void check_new(uint64_t sequence, int64_t first, int64_t computed);
   void lose_some();
   void add_again();
