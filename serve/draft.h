@@ -81,17 +81,19 @@ class DraftDepth {
  public:
   // Of guesses whose predecessors were right.
   void count(bool right);
-  // How many of at most `most` are to follow `ahead` guesses that nobody has checked yet. `row_cost`: of the
-  // time of a pass that a row more takes from all that is served. Where guesses do not pay, one is tried once
-  // in several passes.
-  int64_t next(int64_t ahead, int64_t most, double row_cost);
+  // A token was drawn that nobody had guessed.
+  void count_none() { ++tokens_without_; }
+  // How many of at most `most` are to follow `ahead` guesses that nobody has checked yet. `cost`: of a
+  // guess, in parts of what a token costs without. Where guesses do not pay, one is tried once in several
+  // tokens.
+  int64_t next(int64_t ahead, int64_t most, double cost);
   double acceptance() const { return right_ / all_; }
 
  private:
   static constexpr double kForget = 1.0 / 16;
-  static constexpr int64_t kTryEvery = 8;
+  static constexpr int64_t kTryEvery = 32;
   double right_ = 0.6, all_ = 2;  // as if two had been tried: little is lost where no guess is right
-  int64_t passes_without_ = 0;
+  int64_t tokens_without_ = 0;
 };
 
 }  // namespace weft::serve
