@@ -21,6 +21,8 @@ class Draft {
   // What may follow `tokens`, at most `count`; nothing where it has no guess.
   virtual std::vector<int64_t> propose(uint64_t sequence, std::span<const int64_t> tokens,
                                        const SamplingOptions& options, int64_t count) = 0;
+  // Of the time of a pass with one row, what a guess takes to make.
+  virtual double cost() const { return 0; }
   // Nothing more will be asked of it.
   virtual void end(uint64_t sequence) { static_cast<void>(sequence); }
 };
@@ -43,9 +45,10 @@ class NgramDraft final : public Draft {
 // and has no guess beyond its own context, or where its memory is full.
 class DecoderDraft final : public Draft {
  public:
-  explicit DecoderDraft(std::unique_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {}
+  DecoderDraft(std::unique_ptr<Decoder> decoder, double cost) : decoder_(std::move(decoder)), cost_(cost) {}
   std::vector<int64_t> propose(uint64_t sequence, std::span<const int64_t> tokens,
                                const SamplingOptions& options, int64_t count) override;
+  double cost() const override { return cost_; }
   void end(uint64_t sequence) override { read_.erase(sequence); }
   size_t sequences() const { return read_.size(); }
 
@@ -57,6 +60,7 @@ class DecoderDraft final : public Draft {
   Result<dag::Tensor> read(Read& read, std::span<const int64_t> tokens);
 
   std::unique_ptr<Decoder> decoder_;
+  double cost_;
   std::map<uint64_t, Read> read_;
 };
 

@@ -149,7 +149,7 @@ std::vector<Engine::Turn> Engine::share_rows() {
   for (const auto& [id, served] : serving_) {
     if (served.pending() <= 0 || served.generates() || left <= 0) continue;
     const int64_t rows = std::min(left, served.pending());
-    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch});
+    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch, true});
     left -= rows;
   }
   return turns;
@@ -196,7 +196,7 @@ int64_t Engine::guess(std::vector<Turn>& turns, int64_t most) {
   const size_t all = std::max<size_t>(1, generating());
   const auto places = static_cast<int64_t>(options_.passes_max / all);  // of each sequence
   const int64_t rows = std::min(options_.draft_rows, places == 0 ? kAhead : (kAhead - 1) / places + 1);
-  const double cost = guess_cost();
+  const double cost = guess_cost() + options_.draft->cost() / static_cast<double>(options_.passes_max);
   const int64_t share = turns.empty() ? 0 : std::min(rows, left / static_cast<int64_t>(turns.size()));
   for (Turn& turn : turns)
     if (rows > 1) left -= add_guesses(turn, guesses_of(serving_.at(turn.id), share, cost));
@@ -288,6 +288,7 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   int64_t draws = 0;
   for (const Turn& turn : under_way.turns) {
     tick.rows += turn.rows;
+    tick.of_prompts += turn.is_prompt ? turn.rows : 0;
     tick.guessed += static_cast<int64_t>(turn.guesses.size());
     draws += is_wanted(turn) ? turn.logits : 0;
   }
