@@ -25,7 +25,8 @@ constexpr Duration kDrain = std::chrono::seconds(10);  // for answers that are u
 struct ServeOptions {
   serve::LoadOptions load;
   serve::EngineOptions engine;
-  std::string model, tokenizer, address = "127.0.0.1:7781", certificate, key, keys_file, format = "text";
+  std::string model, tokenizer, draft = "none", address = "127.0.0.1:7781", certificate, key, keys_file,
+                                format = "text";
   int64_t context = 0;
   uint32_t sequences = 64, cache_mib = 1024;
   bool skips_check = false;
@@ -114,6 +115,8 @@ Result<int> run_serve(ServeOptions options) {
     say(stderr,
         "warning: no caches can be made of this model: {}. Each token costs a pass over all {} positions.\n",
         model.why_windows, model.decoder->context());
+  WEFT_TRY(options.engine.draft, serve::load_draft(options.draft, model, *backend));
+  if (!model.why_windows.empty()) options.engine.row_cost = 1;  // of a window more
   const serve::Decoder& decoder = *model.decoder;
   const auto service = std::make_shared<serve::TextService>(
       model.text, std::make_unique<serve::EngineThread>(std::move(model.decoder), options.engine));
@@ -150,6 +153,11 @@ void add_serve(CommandLine program, Command& chosen) {
       .shows_default();
   command.option("--cache-mib", options->cache_mib, "memory for caches, in MiB")
       .within(1u, 1u << 24)
+      .shows_default();
+  command
+      .option("--draft", options->draft,
+              "who guesses tokens ahead: none, ngram (repetition in the text), or an ONNX file with a small "
+              "model of the same tokens; the text is the same")
       .shows_default();
   command.flag("--skip-check", options->skips_check,
                "do not compare the caches with the whole window at the start");

@@ -96,17 +96,18 @@ void DraftDepth::count(bool right) {
 
 // A further row adds a token if all guesses before it are right. It is taken while tokens for each unit of
 // time become more by it.
-int64_t DraftDepth::next(int64_t ahead, int64_t most, double row_cost) {
-  double right = 1, tokens = 1, cost = 1;
+int64_t DraftDepth::next(int64_t ahead, int64_t most, double cost) {
+  double right = 1, tokens = 1, all = 1;
   int64_t depth = -ahead;
   while (depth < most) {
     right *= acceptance();
-    if (depth >= 0 && right * cost <= row_cost * tokens) break;
-    tokens += right, cost += row_cost, ++depth;
+    if (depth >= 0 && right * all <= cost * tokens) break;
+    tokens += right, all += cost, ++depth;
   }
   if (depth > 0 || ahead > 0 || most <= 0) return depth;
-  passes_without_ = (passes_without_ + 1) % kTryEvery;
-  return passes_without_ == 0 ? 1 : 0;
+  if (tokens_without_ < kTryEvery) return 0;
+  tokens_without_ = 0;
+  return 1;
 }
 
 }  // namespace weft::serve

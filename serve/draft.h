@@ -21,6 +21,8 @@ class Draft {
   // What may follow `tokens`, at most `count`; nothing where it has no guess.
   virtual std::vector<int64_t> propose(uint64_t sequence, std::span<const int64_t> tokens,
                                        const SamplingOptions& options, int64_t count) = 0;
+  // Of the time of a pass with one row, what a guess takes to make.
+  virtual double cost() const { return 0; }
   // Nothing more will be asked of it.
   virtual void end(uint64_t sequence) { static_cast<void>(sequence); }
 };
@@ -43,9 +45,10 @@ class NgramDraft final : public Draft {
 // and has no guess beyond its own context, or where its memory is full.
 class DecoderDraft final : public Draft {
  public:
-  explicit DecoderDraft(std::unique_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {}
+  DecoderDraft(std::unique_ptr<Decoder> decoder, double cost) : decoder_(std::move(decoder)), cost_(cost) {}
   std::vector<int64_t> propose(uint64_t sequence, std::span<const int64_t> tokens,
                                const SamplingOptions& options, int64_t count) override;
+  double cost() const override { return cost_; }
   void end(uint64_t sequence) override { read_.erase(sequence); }
   size_t sequences() const { return read_.size(); }
 
@@ -57,6 +60,7 @@ class DecoderDraft final : public Draft {
   Result<dag::Tensor> read(Read& read, std::span<const int64_t> tokens);
 
   std::unique_ptr<Decoder> decoder_;
+  double cost_;
   std::map<uint64_t, Read> read_;
 };
 
@@ -81,17 +85,19 @@ class DraftDepth {
  public:
   // Of guesses whose predecessors were right.
   void count(bool right);
-  // How many of at most `most` are to follow `ahead` guesses that nobody has checked yet. `row_cost`: of the
-  // time of a pass that a row more takes from all that is served. Where guesses do not pay, one is tried once
-  // in several passes.
-  int64_t next(int64_t ahead, int64_t most, double row_cost);
+  // A token was drawn that nobody had guessed.
+  void count_none() { ++tokens_without_; }
+  // How many of at most `most` are to follow `ahead` guesses that nobody has checked yet. `cost`: of a
+  // guess, in parts of what a token costs without. Where guesses do not pay, one is tried once in several
+  // tokens.
+  int64_t next(int64_t ahead, int64_t most, double cost);
   double acceptance() const { return right_ / all_; }
 
  private:
   static constexpr double kForget = 1.0 / 16;
-  static constexpr int64_t kTryEvery = 8;
+  static constexpr int64_t kTryEvery = 32;
   double right_ = 0.6, all_ = 2;  // as if two had been tried: little is lost where no guess is right
-  int64_t passes_without_ = 0;
+  int64_t tokens_without_ = 0;
 };
 
 }  // namespace weft::serve

@@ -21,6 +21,9 @@ int64_t positions_within(const ModelLimits& model, Bytes budget) {
   return low;
 }
 
+// As many guesses as are worth while for most texts are under way at once, in as few passes as it takes.
+constexpr int64_t kAhead = 8;
+
 size_t ceil_of(size_t count, size_t shares) { return (count + shares - 1) / shares; }
 
 }  // namespace
@@ -146,7 +149,7 @@ std::vector<Engine::Turn> Engine::share_rows() {
   for (const auto& [id, served] : serving_) {
     if (served.pending() <= 0 || served.generates() || left <= 0) continue;
     const int64_t rows = std::min(left, served.pending());
-    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch});
+    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch, true});
     left -= rows;
   }
   return turns;
@@ -158,36 +161,51 @@ int64_t Engine::rows_for_prompts() const {
   return std::any_of(serving_.begin(), serving_.end(), reads) ? options_.prompt_rows : 0;
 }
 
-// Of the time of a pass, what a row more takes from all that generate. In a pass that goes anyway: about a
-// seventh of the pass with one row, as eight rows take a CPU less than twice what one takes. In a pass of its
-// own, where there is room for it: half of a pass on the average, of as many as go round, as long as few
-// sequences share them.
-double Engine::row_cost() const {
-  const auto all = static_cast<double>(std::count_if(
-      serving_.begin(), serving_.end(), [](const auto& served) { return served.second.generates(); }));
-  const auto passes = static_cast<double>(options_.passes_max);
-  const double rows = std::max(1.0, std::ceil(all / passes));
-  const double in_pass = rows / (6 + rows);
-  if (options_.passes_max == 1) return in_pass;
-  const double load = std::clamp((all - 1) / (passes - 1), 0.0, 1.0);
-  return 0.5 / passes + load * in_pass;
+size_t Engine::generating() const {
+  return static_cast<size_t>(std::count_if(serving_.begin(), serving_.end(),
+                                           [](const auto& served) { return served.second.generates(); }));
 }
 
-// Rows of a pass for guesses, at most `most`: behind the pending tokens that are in it, where no later pass
-// can have them; then behind what is under way. Returns how many.
+// Of what a token costs all that generate, what a guess costs them. Where as many generate as there are
+// passes, that is a row more in a pass; where there is room for passes of guesses alone, half of one pass on
+// the average, of as many as go round.
+double Engine::guess_cost() const {
+  const auto all = static_cast<double>(generating());
+  const auto passes = static_cast<double>(options_.passes_max);
+  const double rows = std::max(1.0, std::ceil(all / passes));
+  const double in_pass = options_.row_cost * rows / (1 + (rows - 1) * options_.row_cost);
+  if (options_.passes_max == 1) return in_pass;
+  return 0.5 / passes + std::clamp((all - 1) / (passes - 1), 0.0, 1.0) * in_pass;
+}
+
+// Whether a pass may have guesses alone: each sequence that generates finds a place for its next token.
+bool Engine::may_guess_alone() const {
+  const auto is_alone = [](const auto& pass) {
+    const auto& turns = pass.second.turns;
+    return std::all_of(turns.begin(), turns.end(), [](const Turn& turn) { return turn.is_guessed(); });
+  };
+  const auto alone = static_cast<size_t>(std::count_if(passes_.begin(), passes_.end(), is_alone));
+  return generating() + alone < options_.passes_max;
+}
+
+// Rows of a pass for guesses, at most `most`. A sequence that may be in many passes at once has one row in
+// each, so that its next token waits for none; one that may not has several, behind its pending token.
+// Returns how many rows.
 int64_t Engine::guess(std::vector<Turn>& turns, int64_t most) {
   int64_t left = std::max<int64_t>(0, most);
-  const double cost = row_cost();
-  const bool is_last = passes_.size() + 1 >= options_.passes_max;
-  if (is_last && !turns.empty()) {
-    const int64_t share = left / static_cast<int64_t>(turns.size());
-    for (Turn& turn : turns) left -= add_guesses(turn, guesses_of(serving_.at(turn.id), share, cost));
-  }
+  const size_t all = std::max<size_t>(1, generating());
+  const auto places = static_cast<int64_t>(options_.passes_max / all);  // of each sequence
+  const int64_t rows = std::min(options_.draft_rows, places == 0 ? kAhead : (kAhead - 1) / places + 1);
+  const double cost = guess_cost() + options_.draft->cost() / static_cast<double>(options_.passes_max);
+  const int64_t share = turns.empty() ? 0 : std::min(rows, left / static_cast<int64_t>(turns.size()));
+  for (Turn& turn : turns)
+    if (rows > 1) left -= add_guesses(turn, guesses_of(serving_.at(turn.id), share, cost));
+  if (places <= 1 || (turns.empty() && !may_guess_alone())) return std::max<int64_t>(0, most) - left;
   for (auto& [id, served] : serving_) {
     if (left <= 0) break;
     if (!served.generates() || served.pending() > 0) continue;
     Turn turn{.id = id, .epoch = served.epoch};
-    left -= add_guesses(turn, guesses_of(served, left, cost));
+    left -= add_guesses(turn, guesses_of(served, std::min(rows, left), cost));
     if (turn.rows > 0) turns.push_back(std::move(turn));
   }
   return std::max<int64_t>(0, most) - left;
@@ -204,7 +222,7 @@ int64_t Engine::add_guesses(Turn& turn, std::vector<int64_t> guesses) {
 // Behind all that is known or guessed. A row makes the token behind it, and the last one is not computed.
 std::vector<int64_t> Engine::guesses_of(Served& served, int64_t most, double cost) {
   const auto known = static_cast<int64_t>(served.tokens.size() + served.guessed.size());
-  most = std::min({most, options_.draft_rows, positions_of(served.request) - 1 - known});
+  most = std::min(most, positions_of(served.request) - 1 - known);
   const int64_t count = served.depth.next(static_cast<int64_t>(served.guessed.size()), most, cost);
   if (count <= 0) return {};
   std::vector<int64_t> text = served.tokens;
@@ -270,6 +288,7 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   int64_t draws = 0;
   for (const Turn& turn : under_way.turns) {
     tick.rows += turn.rows;
+    tick.of_prompts += turn.is_prompt ? turn.rows : 0;
     tick.guessed += static_cast<int64_t>(turn.guesses.size());
     draws += is_wanted(turn) ? turn.logits : 0;
   }
@@ -377,7 +396,7 @@ void Engine::take_all(const std::vector<Turn>& turns, const dag::Tensor& logits,
 // The token that was drawn. Where another one was guessed, all behind it is computed again.
 void Engine::append(Served& served, int64_t token, Tick& tick) {
   served.tokens.push_back(token);
-  if (served.guessed.empty()) return;
+  if (served.guessed.empty()) return served.depth.count_none();
   const bool is_right = served.guessed.front() == token;
   served.depth.count(is_right);
   if (is_right) {

@@ -42,7 +42,10 @@ struct EngineOptions {
   size_t passes_max = 1;           // under way at once
   uint64_t numbers_behind = 0;     // the first request and the first pass have the number behind this one
   std::shared_ptr<Draft> draft{};  // none: nothing is guessed
-  int64_t draft_rows = 7;          // guesses in one pass, of one sequence
+  int64_t draft_rows = 7;          // guesses in one pass, of one sequence, at most
+  // Of the time of a pass with one row, what each row more takes: eight rows take a CPU less than twice what
+  // one takes; over a slow link a row may take as long as a pass.
+  double row_cost = 1.0 / 7;
 };
 
 struct Request {
@@ -99,12 +102,13 @@ class Engine {
   void give_up(uint64_t id, const Status& status);
 
   struct Tick {
-    int64_t rows = 0;       // of positions that were computed
-    int64_t generated = 0;  // tokens
-    int64_t guessed = 0;    // rows that were of guesses
-    int64_t accepted = 0;   // guesses that were drawn
-    bool idle = false;      // nothing was to be done
-    Status status{};        // of the pass
+    int64_t rows = 0;        // of positions that were computed
+    int64_t of_prompts = 0;  // of these
+    int64_t generated = 0;   // tokens
+    int64_t guessed = 0;     // rows that were of guesses
+    int64_t accepted = 0;    // guesses that were drawn
+    bool idle = false;       // nothing was to be done
+    Status status{};         // of the pass
   };
   // One pass, and what comes of it. A failed pass ends those sequences that were in it. REQUIRES: a decoder.
   Tick tick();
@@ -134,6 +138,9 @@ class Engine {
   // Whether logits of this sequence in a pass that is under way are of use: not when it has ended, nor when a
   // guess before them was wrong.
   bool wants(uint64_t pass, uint64_t id) const;
+  // From the next pass on (EngineOptions::prompt_rows). REQUIRES: at least one.
+  void set_prompt_rows(int64_t rows) { options_.prompt_rows = rows; }
+
   // The first position of which a pass is to be begun.
   int64_t begun(uint64_t id) const;
   bool serves(uint64_t id) const { return serving_.contains(id); }
@@ -163,7 +170,9 @@ class Engine {
     int64_t rows = 0;
     int64_t logits = 0;  // of its last rows: all that is known will have been computed
     uint64_t epoch = 0;
+    bool is_prompt = false;
     std::vector<int64_t> guesses{};  // its last rows
+    bool is_guessed() const { return rows == static_cast<int64_t>(guesses.size()); }
   };
   struct UnderWay {
     std::vector<Turn> turns;
@@ -178,7 +187,9 @@ class Engine {
   std::vector<Served*> next_generating(bool& any);
   std::vector<Turn> share_rows();
   int64_t rows_for_prompts() const;
-  double row_cost() const;
+  size_t generating() const;
+  double guess_cost() const;
+  bool may_guess_alone() const;
   int64_t guess(std::vector<Turn>& turns, int64_t most);
   static int64_t add_guesses(Turn& turn, std::vector<int64_t> guesses);
   std::vector<int64_t> guesses_of(Served& served, int64_t most, double cost);

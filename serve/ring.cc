@@ -283,7 +283,7 @@ RingEntry::RingEntry(std::shared_ptr<const Incremental> model, std::span<const P
                          .passes_max = options.passes_max,
                          .numbers_behind = options.numbers_behind,
                          .draft = options.draft,
-                         .draft_rows = options.draft_rows}),
+                         .row_cost = options.row_cost}),
       alone_(ranges.size() == 1),
       kept_positions_max_(options.kept_positions_max),
       in_(edges_of(*model_, alone_, ranges.back().begin)),

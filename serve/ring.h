@@ -41,7 +41,7 @@ struct RingOptions {
   int64_t kept_positions_max = 0;  // of sequences that are kept, each as long as it may become
   uint64_t numbers_behind = 0;     // the first request and the first pass are numbered behind it
   std::shared_ptr<Draft> draft{};  // none: nothing is guessed
-  int64_t draft_rows = 1;          // guesses in one pass, of one sequence: the next are in the next one
+  double row_cost = 1;             // of a guess (EngineOptions)
 };
 
 // Any stage but the entry.

@@ -15,12 +15,17 @@ Metrics EngineThread::declared_metrics() {
   Metrics metrics;
   declare_request_metrics(metrics);
   metrics.declare_histogram("weft_serve_pass_rows", "Positions that were computed in one pass.", kRows);
+  metrics.declare_counter("weft_serve_guesses_total", "Tokens that were guessed and checked.");
+  metrics.declare_counter("weft_serve_guesses_right_total", "Guesses that were drawn: each saved a pass.");
   metrics.declare_gauge("weft_serve_cache_bytes", "Memory that is granted to requests.");
   return metrics;
 }
 
 EngineThread::EngineThread(std::unique_ptr<Decoder> decoder, const EngineOptions& options)
-    : decoder_(std::move(decoder)), engine_(*decoder_, options), counted_(declared_metrics()) {
+    : decoder_(std::move(decoder)),
+      engine_(*decoder_, options),
+      pace_(options.prompt_rows),
+      counted_(declared_metrics()) {
   pulse_.last_pass = steady_now();
   publish();
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -96,6 +101,8 @@ bool EngineThread::take_commands(const std::stop_token& stop) {
 void EngineThread::count(const Engine::Tick& tick) {
   const bool waits = engine_.serving() + engine_.waiting() > 0;
   if (!tick.idle) counted_.observe("weft_serve_pass_rows", static_cast<double>(tick.rows));
+  if (tick.guessed > 0) counted_.add("weft_serve_guesses_total", static_cast<double>(tick.guessed));
+  if (tick.accepted > 0) counted_.add("weft_serve_guesses_right_total", static_cast<double>(tick.accepted));
   if (!tick.idle) pulse_.last_pass = steady_now();
   pulse_.last_status = tick.status;
   pulse_.waiting_since = waits ? std::optional(pulse_.last_pass) : std::nullopt;
@@ -113,8 +120,11 @@ void EngineThread::publish() {
 void EngineThread::run(const std::stop_token& stop) {
   while (take_commands(stop)) {
     is_in_pass_ = true;
+    const Instant begun = steady_now();
     const Engine::Tick tick = engine_.tick();
     is_in_pass_ = false;
+    pace_.took(tick.of_prompts, tick.rows - tick.of_prompts, seconds(steady_now() - begun));
+    engine_.set_prompt_rows(pace_.rows());
     count(tick);
     publish();
   }

@@ -1,5 +1,6 @@
 #include "serve/service/load.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "dag/onnx/model.h"
@@ -14,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A decoder with caches, or by windows with the reason.
-Result<std::unique_ptr<Decoder>> make_decoder(const train::DecoderModel& imported, const onnx::OnnxModel& model,
-                                              const LoadOptions& options,
+Result<std::unique_ptr<Decoder>> make_decoder(const train::DecoderModel& imported,
+                                              const onnx::OnnxModel& model, const LoadOptions& options,
                                               peer::Backend& backend, std::string& why_windows) {
   const auto state = std::make_shared<peer::State>(backend);
   const auto window = [&] {
@@ -87,6 +88,8 @@ Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backen
   auto decoder = make_decoder(*imported, model, options, backend, loaded.why_windows);
   if (!decoder) return fail(decoder.error().within(options.model.string()));
   loaded.decoder = std::move(*decoder);
+  for (const auto& [name, tensor] : imported->weights)
+    loaded.weights = loaded.weights + tensor.spec().bytes();
   loaded.text.name = options.name.empty() ? options.model.stem().string() : options.name;
   loaded.text.fingerprint = fingerprint_of(*imported, backend);
   loaded.text.created = static_cast<int64_t>(std::time(nullptr));
@@ -95,6 +98,26 @@ Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backen
     WEFT_TRY(loaded.text.chat_template, text::chat_template_from(options.chat_template));
   }
   return loaded;
+}
+
+Result<std::shared_ptr<Draft>> load_draft(const std::string& draft, const LoadedModel& model,
+                                          peer::Backend& backend) {
+  if (draft.empty() || draft == "none") return nullptr;
+  if (draft == "ngram") return std::make_shared<NgramDraft>();
+  LoadOptions options;
+  options.model = draft;
+  options.context = model.decoder->context();
+  options.needs_tokenizer = false;
+  WEFT_TRY(LoadedModel loaded, load_model(options, backend));
+  const int64_t has = loaded.decoder->vocabulary(), wanted = model.decoder->vocabulary();
+  if (has != wanted)
+    return fail(ErrorCode::InvalidArgument, draft + " has " + std::to_string(has) + " tokens, the model " +
+                                                std::to_string(wanted) + ": it cannot guess for it");
+  if (!loaded.why_windows.empty())
+    return fail(ErrorCode::InvalidArgument, draft + ": no caches can be made of it: " + loaded.why_windows);
+  const double cost =
+      static_cast<double>(loaded.weights.value) / std::max(1.0, static_cast<double>(model.weights.value));
+  return std::make_shared<DecoderDraft>(std::move(loaded.decoder), cost);
 }
 
 }  // namespace weft::serve

@@ -201,6 +201,9 @@ row -n tun link-streams-tun 4 env EACH=1 bench/link_streams.sh 100Mbit 1 0 <<'FO
 100Mbit, 1 ms, .*
 (whole tensors|pieces), .*: @ MB/s; a small tensor that is needed first: median @ ms, 90% @ ms, of @
 FORM
+row guesses 6 "$build/weft_bench_guesses" --smoke <<'FORM'
+round_trip_ms=@ acceptance=@ streams=@ passes=@ client=@ ring=@ ring_of_bound=@ synchronous=@ in_flight=@ bound=@ of_bound=@ times_client=@ times_ring=@ guesses_right=@
+FORM
 row store 2 "$build/weft_bench_store" "$work" 10000 0.3 <<'FORM'
  *@ events, +@ MiB: open +@ ms, load +@ ms; pages not in memory: +@ ms, +@ ms
 @ appends a second, .*: median @ ms, 99 % @ ms, longest @ ms

@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "serve/engine.h"
+#include "tests/serve/virtual_ring.h"
 
 namespace weft::serve {
 namespace {
@@ -286,6 +287,23 @@ TEST(Draft, CostIsNeverMuchAboveNone) {
       EXPECT_LT(cost, without * 0.6) << "right " << right;
     }
   }
+}
+
+// On a clock that is computed: 40 ms and almost nothing between stages of 2 ms, alone and with many others.
+TEST(Draft, ARingIsNeverMuchSlowerWithIt) {
+  for (const double hop_ms : {0.1, 20.0})
+    for (const int streams : {1, 4, 16, 64})
+      for (const double right : {0.0, 0.1, 0.2, 0.5, 0.8, 0.9}) {
+        const testing::RingTimes times{.hop_ms = hop_ms};
+        const int64_t tokens = 1600 / streams;
+        const size_t passes = testing::passes_of(times);
+        const double with = testing::rate_of(times, streams, tokens, passes, right, 7).tokens_a_second;
+        const double without = testing::rate_of(times, streams, tokens, passes, right, 0).tokens_a_second;
+        EXPECT_GT(with, 0.95 * without) << hop_ms << " ms, " << streams << " streams, right " << right;
+        if (streams == 1 && right == 0.9) {
+          EXPECT_GT(with, 4 * without) << hop_ms << " ms";
+        }
+      }
 }
 
 std::vector<int64_t> ngram(std::vector<int64_t> tokens, int64_t count, size_t window = 4096) {
