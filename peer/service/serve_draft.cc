@@ -17,6 +17,13 @@ dag::Weights take_weights(const dag::Graph& graph, dag::Weights& weights) {
   return taken;
 }
 
+double bytes_of(const dag::Graph& graph) {
+  double bytes = 0;
+  for (const dag::Initializer& initializer : graph.initializers())
+    bytes += static_cast<double>(graph.spec(initializer.value).bytes().value);
+  return bytes;
+}
+
 Result<EntryDraft> make_decoder_draft(const proto::ServeProgram& program, int64_t vocabulary,
                                       dag::Weights& weights, Backend& backend) {
   const proto::ServeDraft& draft = *program.draft;
@@ -40,7 +47,9 @@ Result<EntryDraft> make_decoder_draft(const proto::ServeProgram& program, int64_
                             static_cast<double>(decoder->context());
   constexpr double kMost = 1e18;
   const Bytes caches{static_cast<int64_t>(std::min(positions * a_position, kMost))};
-  return EntryDraft{std::make_shared<serve::DecoderDraft>(std::move(decoder)), caches};
+  // A row reads all weights once.
+  const double cost = bytes_of(*draft.graph) / std::max(1.0, bytes_of(*program.graph));
+  return EntryDraft{std::make_shared<serve::DecoderDraft>(std::move(decoder), cost), caches};
 }
 
 }  // namespace

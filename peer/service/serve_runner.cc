@@ -15,7 +15,7 @@ using proto::ServeProgress;
 
 namespace {
 
-constexpr int64_t kGuessesInAPass = 7;  // of an entry that is alone: there is no other pass to put them in
+constexpr double kRowCostAlone = 1.0 / 7;  // of a stage that has no links: its rows take computing alone
 
 static_assert(kServeHistoryPasses == serve::kHistoryNumbers);
 
@@ -163,7 +163,7 @@ Status ServeRunner::make_ring(std::shared_ptr<const dag::Incremental> model,
   const proto::ServeProgram& program = *assignment_->serve;
   serve::RingOptions options = options_of(program, assignment_->plan_version);
   options.draft = std::move(draft);
-  if (assignment_->stage_count == 1) options.draft_rows = kGuessesInAPass;
+  if (assignment_->stage_count == 1) options.row_cost = kRowCostAlone;
   if (assignment_->seat.stage == 0) {
     WEFT_TRY(entry_, serve::RingEntry::create(std::move(model), program.ranges, std::move(stage), options));
   } else {
