@@ -75,7 +75,12 @@ Result<ServingShown> plan_serving_job(const configs::Job& job, PlanCluster clust
                               " has learnt: `weft fetch` writes it, for a plan of that file"));
   auto model = onnx::read_outline(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-  WEFT_TRY(const train::ServedDecoder decoder, train::open_decoder(job, *model));
+  WEFT_TRY(train::ServedDecoder decoder, train::open_decoder(job, *model));
+  if (const configs::DraftTerms& terms = job.serve->draft; terms.kind == plan::DraftKind::Decoder) {
+    auto draft = onnx::read_outline(terms.file);
+    if (!draft) return fail(job.error(draft.error().code, "serve.draft", draft.error().message));
+    WEFT_TRY(decoder.draft, train::open_draft(job, *draft, decoder));
+  }
   WEFT_TRY(const plan::ServingRequest request,
            train::serving_request(job, decoder, cluster.view, {&kCatalogueTraits, 1}));
   ServingShown shown{.job = job.source, .cluster = {}, .plan = {}, .parts = request.parts.size()};
@@ -89,16 +94,18 @@ std::string json_serving(const ServingShown& shown) {
   for (size_t s = 0; s < shown.plan.stages.size(); ++s) stages.push_back(json_stage_of_ring(shown, s));
   for (const auto* some : {&shown.plan.explanation, &shown.cluster.notes})
     for (const std::string& line : *some) lines.push_back(line);
-  const OrderedJson event{{"event", "plan"},
-                          {"job", shown.job},
-                          {"stages", std::move(stages)},
-                          {"seconds_a_token", shown.plan.token_seconds},
-                          {"first_token_seconds", shown.plan.first_token_seconds},
-                          {"tokens_per_second_of_one", of_one(shown.plan)},
-                          {"tokens_per_second", shown.plan.tokens_per_second},
-                          {"positions_max", shown.plan.positions_max},
-                          {"sequences", shown.plan.sequences},
-                          {"lines", std::move(lines)}};
+  OrderedJson event{{"event", "plan"},
+                    {"job", shown.job},
+                    {"stages", std::move(stages)},
+                    {"seconds_a_token", shown.plan.token_seconds},
+                    {"first_token_seconds", shown.plan.first_token_seconds},
+                    {"tokens_per_second_of_one", of_one(shown.plan)},
+                    {"tokens_per_second", shown.plan.tokens_per_second},
+                    {"positions_max", shown.plan.positions_max},
+                    {"sequences", shown.plan.sequences},
+                    {"lines", std::move(lines)}};
+  if (const double guessed = shown.plan.guessed_tokens_per_second; guessed > 0)
+    event["tokens_per_second_of_one_guessed"] = guessed;
   return event.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

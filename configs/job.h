@@ -19,6 +19,7 @@
 #include "dag/training.h"
 #include "data/data_spec.h"
 #include "plan/compression.h"
+#include "plan/draft_kind.h"
 #include "plan/equal_bits.h"
 #include "plan/pin.h"
 #include "plan/serving.h"
@@ -26,6 +27,13 @@
 namespace weft::configs {
 
 enum class Task : uint8_t { Train, Predict, Serve };
+
+// Who guesses tokens ahead where a model is served.
+struct DraftTerms {
+  plan::DraftKind kind = plan::DraftKind::None;
+  double right = 0;              // of Coin: the part of its guesses that are right
+  std::filesystem::path file{};  // of Decoder
+};
 
 // Of a job that serves its model.
 struct ServeTerms {
@@ -36,6 +44,7 @@ struct ServeTerms {
   uint32_t sequences_max = 64;        // at once
   uint32_t rows_max = 64;             // positions of a pass
   plan::ServeObjective objective = plan::ServeObjective::Latency;
+  DraftTerms draft{};
 };
 
 // What an input is for every sample alike, as {value: 16000}: a number, or lists of them, row by row.

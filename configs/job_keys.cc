@@ -399,6 +399,17 @@ constexpr JobKey kServe[] = {
      .example = "serve: {name: my-model, objective: throughput}",
      .otherwise = "latency",
      .task = Task::Serve},
+    {.path = "serve.draft",
+     .meaning =
+         "Who guesses tokens ahead, so that several of a text are computed at once; the text is the same "
+         "whoever guesses. `ngram` looks for repetition in the text. The name of an ONNX file is that of a "
+         "small model with the same tokens, which the first stage computes beside its parts (a file called "
+         "as another value here is `./ngram`). `coin:P` is for measuring, on peers with `--device "
+         "null:TYPE`: its guesses are right with probability P.",
+     .example = "serve: {name: my-model, draft: ngram}",
+     .otherwise = "none",
+     .takes = "`none`, `ngram`, `coin:P` or the name of a file",
+     .task = Task::Serve},
 };
 
 constexpr JobKeySection kSections[] = {

@@ -1,6 +1,7 @@
 // What a job that serves says of itself. It has no data, no batches and no output: whoever writes such a key
 // is told that it means nothing there.
 #include <algorithm>
+#include <charconv>
 
 #include "configs/job_sections.h"
 
@@ -25,6 +26,30 @@ void read_name(MapReader& reader, Job& job) {
   if (!is_plain)
     reader.problem(reader.where(), "`serve.name` has at most " + std::to_string(kNameMax) +
                                        " bytes, and no control characters");
+}
+
+// The P of "coin:P".
+std::optional<double> chance_of(std::string_view text) {
+  double chance = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), chance);
+  const bool is_chance =
+      error == std::errc() && rest == text.data() + text.size() && chance >= 0 && chance <= 1;
+  return is_chance ? std::optional(chance) : std::nullopt;
+}
+
+DraftTerms read_draft(MapReader& reader, const Node& node, const PathRules& rules) {
+  constexpr std::string_view kCoin = "coin:";
+  const auto text = reader.parse_text(node, "draft");
+  if (!text || *text == "none") return {};
+  if (*text == "ngram") return {.kind = plan::DraftKind::Ngram};
+  if (!text->starts_with(kCoin))
+    return {.kind = plan::DraftKind::Decoder, .file = read_file(reader, node, "draft", rules)};
+  const auto right = chance_of(std::string_view(*text).substr(kCoin.size()));
+  if (!right)
+    reader.problem(node.where,
+                   "`serve.draft: coin:P` needs a number from 0 to 1 as P: how often guesses are "
+                   "right");
+  return {.kind = plan::DraftKind::Coin, .right = right.value_or(0)};
 }
 
 }  // namespace
@@ -55,6 +80,7 @@ void read_serve(MapReader& root, const PathRules& rules, Problems& problems, Job
   serve.rows_max = static_cast<uint32_t>(reader.count("rows_max", serve.rows_max, 1, kRowsMax));
   if (const auto chosen = reader.choice(reader.take("objective"), "objective", kObjectives))
     serve.objective = *chosen;
+  if (const Node* draft = reader.take("draft")) serve.draft = read_draft(reader, *draft, rules);
   reader.finish();
 }
 

@@ -15,6 +15,7 @@ constexpr double kEqualBitsCost = 1.1;  // that much longer a token may take for
 constexpr size_t kKindsTried = 6;       // of devices, those of which there are most
 constexpr size_t kStagesNamed = 6;
 constexpr double kFewerPasses = 0.95;  // of the best rate, for which fewer passes do
+constexpr int kGuessesInAPass = 7;     // at most, of one sequence (serve/engine.h)
 
 tl::unexpected<Error> bad(const std::string& what) {
   return fail(ErrorCode::InvalidArgument, "a plan needs " + what);
@@ -47,6 +48,9 @@ Status check(const ServingRequest& request) {
       return bad("parts of weights that it has");
   for (const int64_t bytes : request.weight_bytes)
     if (bytes < 0) return bad("weights of some size");
+  if (const auto& draft = request.draft)
+    if (draft->weight_bytes < 0 || draft->work_bytes < 0 || draft->cache_bytes < 0)
+      return bad("a draft of some size");
   return check_cluster(request.cluster);
 }
 
@@ -167,8 +171,38 @@ class ServingPlanner {
     const double enough = kFewerPasses * *std::max_element(rates.begin(), rates.end());
     const auto chosen = std::find_if(rates.begin(), rates.end(), [&](double rate) { return rate >= enough; });
     plan_.passes = least + static_cast<uint32_t>(chosen - rates.begin());
-    plan_.tokens_per_second = *chosen;
+    if (request_.draft) fill_with_guesses();
+    plan_.tokens_per_second = rate_of(plan_.passes);
     plan_.first_token_seconds = first_token();
+  }
+  // The next guess can be sent once the slowest stage or link, or the draft, is done with the one before it:
+  // as many passes fill the ring.
+  void fill_with_guesses() {
+    if (plan_.stages.size() == 1) {
+      plan_.guessed_tokens_per_second = guessed_rate_alone();
+      return;
+    }
+    const Round round = round_of(1, true);
+    const double slowest = std::max(round.slowest, plan_.stages.front().seconds + guess_seconds());
+    const double enough = std::ceil(round.seconds / slowest) + 1;
+    plan_.passes = std::max(plan_.passes, static_cast<uint32_t>(std::min<double>(kDraftPassesMax, enough)));
+    // Of so many tokens that follow each other all but the first were guessed.
+    const double tokens = 1 / (1 - kAcceptance);
+    plan_.guessed_tokens_per_second = tokens / (round.seconds + (tokens - 1) * slowest);
+  }
+  // Guesses beside the pending token, in one pass, as many as pay.
+  double guessed_rate_alone() const {
+    double best = 0, tokens = 0, right = 1;
+    for (int guesses = 0; guesses <= kGuessesInAPass; ++guesses) {
+      tokens += right;
+      right *= kAcceptance;
+      const double seconds = round_of(1 + guesses, true).seconds + guesses * guess_seconds();
+      best = std::max(best, tokens / std::max(1e-12, seconds));
+    }
+    return best;
+  }
+  double guess_seconds() const {
+    return request_.draft->seconds ? request_.draft->seconds(plan_.stages.front().device) : 0;
   }
   // Of a pass: once round, and how soon the next one can be there.
   struct Round {
@@ -206,6 +240,10 @@ class ServingPlanner {
     plan_.explanation = {summary(), room(),
                          "a prompt of " + std::to_string(prompt()) + " tokens has its first token after " +
                              show_seconds(plan_.first_token_seconds)};
+    if (request_.draft)
+      plan_.explanation.push_back("with guesses right " + std::to_string(std::lround(10 * kAcceptance)) +
+                                  " of 10 times: " + number(plan_.guessed_tokens_per_second) +
+                                  " tokens/s of one");
     for (size_t s = 0; s < plan_.stages.size(); ++s) plan_.explanation.push_back("  " + line_of(s));
   }
   std::string summary() const {

@@ -36,6 +36,13 @@ struct PartSeconds {
   double first = 0, more = 0, same = 0;
 };
 
+// What guesses tokens ahead beside the parts of the entry (serve/draft.h).
+struct DraftLoad {
+  int64_t weight_bytes = 0, work_bytes = 0;
+  int64_t cache_bytes = 0;                           // of a position
+  std::function<double(uint32_t device)> seconds{};  // of a guess; nothing: it takes no time
+};
+
 struct ServingRequest {
   std::vector<ServedPart> parts{};
   std::vector<int64_t> weight_bytes{};
@@ -48,6 +55,7 @@ struct ServingRequest {
   std::optional<uint32_t> stages{};  // nothing: as many as pay
   ServeObjective objective = ServeObjective::Latency;
   EqualBits equal_bits = EqualBits::Prefer;
+  std::optional<DraftLoad> draft{};  // nothing: nobody guesses
 };
 
 struct PartSpan {
@@ -57,10 +65,10 @@ struct PartSpan {
 struct ServingStage {
   uint32_t device = 0;            // of the cluster
   std::vector<PartSpan> parts{};  // of the entry one or two, ascending and apart; of others one
-  Bytes weights{}, work{};
-  Bytes cache{};           // of a position
-  double seconds = 0;      // computing one row
-  double hop_seconds = 0;  // until the next stage has it: the last one's is the way back to the entry
+  Bytes weights{}, work{};        // of the entry the draft's among them
+  Bytes cache{};                  // of a position; likewise
+  double seconds = 0;             // computing one row
+  double hop_seconds = 0;         // until the next stage has it: the last one's is the way back to the entry
 };
 struct ServingPlan {
   std::vector<ServingStage> stages{};  // the entry first
@@ -69,11 +77,16 @@ struct ServingPlan {
   double first_token_seconds = 0;      // of one sequence: behind a prompt of half a context
   double tokens_per_second = 0;        // of as many sequences as there is room for
   uint32_t sequences = 0;              // those: of full length
-  uint32_t passes = 1;                 // under way at once, for that rate: one a stage at least
+  // Under way at once, for that rate: one a stage at least. With a draft as many as fill the ring with the
+  // guesses of one sequence.
+  uint32_t passes = 1;
+  double guessed_tokens_per_second = 0;  // of one sequence, with kAcceptance; 0: nobody guesses
   std::vector<std::string> explanation{};
 };
 
-inline constexpr uint32_t kPassesMax = 64;  // or as many as stages, where there are more
+inline constexpr uint32_t kPassesMax = 64;         // or as many as stages, where there are more
+inline constexpr uint32_t kDraftPassesMax = 1024;  // with a draft
+inline constexpr double kAcceptance = 0.8;  // that part of guesses is taken to be right where a rate is said
 // That much longer a token may take where more positions fit for it.
 inline constexpr double kMoreSequencesCost = 1.02;
 

@@ -192,12 +192,19 @@ void RingProblem::close(std::span<const uint32_t> order, uint32_t head, uint64_t
 }
 
 RingLoad RingProblem::load(size_t stage, const std::vector<uint32_t>& ends) const {
-  if (ends.size() == 1) return whole();
   if (stage > 0) return span_[ends[stage - 1]][ends[stage]];
-  const RingLoad &head = span_[0][ends[0]], &tail = span_[ends.back()][units()];
-  return {.weights = ends_of_[ends[0]][ends.back()],
-          .cache = head.cache + tail.cache,
-          .work = std::max(head.work, tail.work)};
+  RingLoad entry = span_[0][units()];
+  if (ends.size() > 1) {
+    const RingLoad &head = span_[0][ends[0]], &tail = span_[ends.back()][units()];
+    entry = {.weights = ends_of_[ends[0]][ends.back()],
+             .cache = head.cache + tail.cache,
+             .work = std::max(head.work, tail.work)};
+  }
+  if (!request_.draft) return entry;
+  entry.weights += request_.draft->weight_bytes;
+  entry.cache += request_.draft->cache_bytes;
+  entry.work += request_.draft->work_bytes;
+  return entry;
 }
 
 std::vector<PartSpan> RingProblem::parts(size_t stage, const std::vector<uint32_t>& ends) const {

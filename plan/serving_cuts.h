@@ -35,7 +35,7 @@ class RingProblem {
   std::optional<RingCuts> cut(std::span<const uint32_t> order, uint64_t positions) const;
 
   RingLoad load(size_t stage, const std::vector<uint32_t>& ends) const;
-  RingLoad whole() const { return span_[0][units()]; }
+  RingLoad whole() const { return load(0, {units()}); }
   std::vector<PartSpan> parts(size_t stage, const std::vector<uint32_t>& ends) const;
   // Computing a pass of so many rows on a device: of as many sequences, or of one.
   double seconds(uint32_t device, size_t stage, const std::vector<uint32_t>& ends, double rows,

@@ -19,7 +19,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 10;
+inline constexpr uint32_t kProtocolMinor = 11;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -37,6 +37,9 @@ inline constexpr uint32_t kProtocolMinorOfSkippedSteps = 8;
 inline constexpr uint32_t kProtocolMinorOfEmptySteps = 9;
 // The first whose peers serve; others get no stage of a job that does.
 inline constexpr uint32_t kProtocolMinorOfServing = 10;
+// The first whose peers compute a model that guesses beside the one they serve; others get no stage of a job
+// that has one. They leave out other guesses, which changes no text.
+inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;

@@ -17,9 +17,21 @@
 #include "base/result.h"
 #include "dag/graph.h"
 #include "dag/incremental/part_range.h"
+#include "plan/draft_kind.h"
 #include "proto/hello.h"
 
 namespace weft::proto {
+
+// Who guesses tokens ahead at the entry (serve/draft.h).
+struct ServeDraft {
+  plan::DraftKind kind = plan::DraftKind::Ngram;  // not None
+  double right = 0;                               // of Coin: the part of its guesses that are right
+  // Of Decoder: over the whole sequence, after canonicalise(). Its weights are among the stage's tensors, by
+  // the names that draft_name() makes of its own.
+  std::shared_ptr<const dag::Graph> graph{};
+  std::string tokens{}, logits{};  // an input and an output of it
+};
+inline std::string draft_name(const std::string& initializer) { return "draft/" + initializer; }
 
 // What one stage runs of a served model: some of the parts that dag/incremental makes of the graph.
 struct ServeProgram {
@@ -31,7 +43,8 @@ struct ServeProgram {
   uint32_t rows_max = 64;   // positions of a pass
   uint32_t passes_max = 1;  // under way at once
   uint32_t sequences_max = 64;
-  uint64_t positions_max = 0;  // of all sequences together that caches are kept for
+  uint64_t positions_max = 0;         // of all sequences together that caches are kept for
+  std::optional<ServeDraft> draft{};  // the entry's alone
 };
 
 // What is served, as a job says it and its plan found it.
@@ -85,6 +98,9 @@ struct ServeProgress {
   std::vector<ServedToken> tokens{};
   std::optional<ServeEnd> end{};
   std::optional<Error> error{};  // of one that failed
+  // Tokens that were guessed ahead for any request, since the last message that told of some; and those of
+  // them that were then drawn. What is lost with a connection is not told again.
+  uint32_t guesses = 0, guesses_right = 0;
 };
 
 }  // namespace weft::proto

@@ -10,8 +10,7 @@ std::set<std::string_view> fixed_initializers(const AssignStage& assign) {
           initializer.role == dag::InitializerRole::Buffer)
         fixed.insert(initializer.name);
   if (assign.serve)
-    for (const dag::Initializer& initializer : assign.serve->graph->initializers())
-      fixed.insert(initializer.name);
+    for (const TensorReference& tensor : assign.tensors) fixed.insert(tensor.key.name);
   return fixed;
 }
 

@@ -112,6 +112,27 @@ Result<ServedDecoder> open_decoder(const configs::Job& job, const onnx::OnnxMode
   return ServedDecoder{std::move(*decoder), std::move(*parts)};
 }
 
+Result<std::shared_ptr<const ServedDecoder>> open_draft(const configs::Job& job, const onnx::OnnxModel& draft,
+                                                        const ServedDecoder& served) {
+  const auto refuse = [&](const Error& error) {
+    return fail(job.error(error.code, "serve.draft", error.message));
+  };
+  const bool has_length = onnx::find_decoder(draft, std::nullopt).has_value();
+  auto decoder = import_decoder(draft, has_length ? 0 : served.parts->context(), "`serve.context`");
+  if (!decoder) return refuse(decoder.error());
+  auto parts = derive_decoder(*decoder, draft);
+  if (!parts) return refuse(parts.error().within("no caches can be made of this model"));
+  const int64_t tokens = (*parts)->logits().width, wanted = served.parts->logits().width;
+  if (tokens != wanted)
+    return refuse({ErrorCode::InvalidArgument, "it has " + std::to_string(tokens) +
+                                                   " tokens, and the model that it guesses for " +
+                                                   std::to_string(wanted)});
+  if (const int64_t length = (*parts)->context(); length < served.parts->context())
+    decoder->warnings.push_back("the draft has " + std::to_string(length) +
+                                " positions: behind them nothing is guessed");
+  return std::make_shared<const ServedDecoder>(ServedDecoder{std::move(*decoder), std::move(*parts)});
+}
+
 Result<DecoderText> find_text(const configs::Job& job) {
   DecoderText found{job.serve->tokenizer, job.serve->chat_template};
   if (!found.chat_template.empty()) {

@@ -38,8 +38,13 @@ Result<std::shared_ptr<const dag::Incremental>> derive_decoder(const DecoderMode
 struct ServedDecoder {
   DecoderModel model;
   std::shared_ptr<const dag::Incremental> parts;
+  std::shared_ptr<const ServedDecoder> draft{};  // where a model guesses what it draws
 };
 Result<ServedDecoder> open_decoder(const configs::Job& job, const onnx::OnnxModel& model);
+// The model that guesses for `served`: with the length that it fixes, else that of `served`. Errors: as
+// open_decoder; InvalidArgument for other tokens.
+Result<std::shared_ptr<const ServedDecoder>> open_draft(const configs::Job& job, const onnx::OnnxModel& draft,
+                                                        const ServedDecoder& served);
 
 // What text a served model speaks, as a file beside it says where the job does not.
 struct DecoderText {

@@ -162,6 +162,26 @@ class RequestMaker {
       std::make_shared<std::vector<std::vector<PartCosts>>>();  // by class, by part
 };
 
+// All of it at the entry. A guess is one row through all parts.
+Result<plan::DraftLoad> draft_load(const configs::Job& job, const ServedDecoder& draft,
+                                   const plan::ClusterView& cluster,
+                                   std::span<const dag::BackendTraits> classes) {
+  WEFT_TRY(const plan::ServingRequest whole, RequestMaker(job, draft, classes).run(cluster));
+  plan::DraftLoad load;
+  for (const int64_t bytes : whole.weight_bytes) load.weight_bytes += bytes;
+  for (const plan::ServedPart& part : whole.parts) {
+    load.work_bytes = std::max(load.work_bytes, part.work_bytes);
+    load.cache_bytes += part.cache_bytes;
+  }
+  const auto parts = static_cast<uint32_t>(whole.parts.size());
+  load.seconds = [parts, seconds = whole.seconds](uint32_t device) {
+    double sum = 0;
+    for (uint32_t part = 0; part < parts; ++part) sum += seconds(device, part).first;
+    return sum;
+  };
+  return load;
+}
+
 }  // namespace
 
 Result<plan::ServingRequest> serving_request(const configs::Job& job, const ServedDecoder& decoder,
@@ -170,7 +190,12 @@ Result<plan::ServingRequest> serving_request(const configs::Job& job, const Serv
   for (const plan::DeviceView& device : cluster.devices())
     if (device.device_class >= classes.size())
       return fail(ErrorCode::InvalidArgument, "a plan needs the class of device '" + device.name + "'");
-  return RequestMaker(job, decoder, classes).run(cluster);
+  WEFT_TRY(plan::ServingRequest request, RequestMaker(job, decoder, classes).run(cluster));
+  if (job.serve->draft.kind != plan::DraftKind::None) request.draft.emplace();
+  if (decoder.draft) {
+    WEFT_TRY(request.draft, draft_load(job, *decoder.draft, cluster, classes));
+  }
+  return request;
 }
 
 }  // namespace weft::train

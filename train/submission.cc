@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -166,10 +167,12 @@ class Packer {
     submission_.excluded = job.exclude;
     WEFT_TRY_STATUS(add_model());
     WEFT_TRY_STATUS(add_data());
-    if (job.task == configs::Task::Serve)
+    if (job.task == configs::Task::Serve) {
       WEFT_TRY_STATUS(add_text());
-    else  // whoever fetches the result says where it goes
+      WEFT_TRY_STATUS(add_draft());
+    } else {  // whoever fetches the result says where it goes
       set(tree_, "output", text_node(job.task == configs::Task::Train ? "trained.onnx" : "predictions.npz"));
+    }
     // Only one of them counts: which, the command line may have decided.
     if (job.steps) erase("epochs");
     if (job.epochs) erase("steps");
@@ -203,20 +206,36 @@ class Packer {
   }
 
   Status add_model() {
-    const fs::path& model = opened_.job.model;
-    const std::string path = "model/" + plain_name(model);
+    const auto watch = [this](const std::string& location) { return weights_.watch(location); };
+    WEFT_TRY(const std::string path, add_onnx("model", opened_.job.model, "model", watch));
+    set(tree_, "model", text_node(path));
+    return {};
+  }
+
+  // With what it keeps outside, each part that `watch` gives a watcher for.
+  using Watch = std::function<storage::ObserveRange(const std::string& location)>;
+  Result<std::string> add_onnx(const std::string& folder, const fs::path& model, std::string_view key,
+                               const Watch& watch) {
+    const std::string path = folder + "/" + plain_name(model);
     WEFT_TRY(const auto ranges, onnx::tensor_ranges(model));
-    WEFT_TRY_STATUS(add(path, model, ranges, weights_.watch("")));
+    WEFT_TRY_STATUS(add(path, model, ranges, watch("")));
     WEFT_TRY(const auto external, onnx::list_external_files(model));
     for (const onnx::ExternalFile& file : external) {
-      const std::string target = "model/" + file.location;
+      const std::string target = folder + "/" + file.location;
       if (target == path)
-        return fail(opened_.job.error(ErrorCode::Unsupported, "model",
+        return fail(opened_.job.error(ErrorCode::Unsupported, key,
                                       "the model names itself as the file of its external data"));
-      WEFT_TRY_STATUS(
-          add(target, model.parent_path() / file.location, file.tensors, weights_.watch(file.location)));
+      WEFT_TRY_STATUS(add(target, model.parent_path() / file.location, file.tensors, watch(file.location)));
     }
-    set(tree_, "model", text_node(path));
+    return path;
+  }
+
+  Status add_draft() {
+    const configs::DraftTerms& draft = opened_.job.serve->draft;
+    if (draft.kind != plan::DraftKind::Decoder) return {};
+    const auto unwatched = [](const std::string&) { return storage::ObserveRange{}; };
+    WEFT_TRY(const std::string path, add_onnx("draft", draft.file, "serve.draft", unwatched));
+    set(find(tree_, "serve")->value, "draft", text_node(path));
     return {};
   }
 
@@ -377,11 +396,13 @@ Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model) {
   return checked;
 }
 
-Result<onnx::OnnxModel> model_of(const Job& job) {
-  auto model = onnx::open_model(job.model);
-  if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+Result<onnx::OnnxModel> open_of(const Job& job, const fs::path& file, std::string_view key) {
+  auto model = onnx::open_model(file);
+  if (!model) return fail(job.error(model.error().code, key, model.error().message));
   return model;
 }
+
+Result<onnx::OnnxModel> model_of(const Job& job) { return open_of(job, job.model, "model"); }
 
 bool is_all_read(const onnx::OnnxModel& model) {
   return std::all_of(model.weights().begin(), model.weights().end(),
@@ -399,6 +420,12 @@ Result<StartEvent> check_served(const Job& job, const onnx::OnnxModel& model) {
   WEFT_TRY_STATUS(check_text(job, tokenizer ? &*tokenizer : nullptr, decoder.parts->logits().width));
   StartEvent event;
   event.warnings = decoder.model.warnings;
+  if (const configs::DraftTerms& terms = job.serve->draft; terms.kind == plan::DraftKind::Decoder) {
+    WEFT_TRY(const onnx::OnnxModel file, open_of(job, terms.file, "serve.draft"));
+    WEFT_TRY(const auto draft, open_draft(job, file, decoder));
+    const std::vector<std::string>& more = draft->model.warnings;
+    event.warnings.insert(event.warnings.end(), more.begin(), more.end());
+  }
   for (const dag::Initializer& initializer : decoder.model.graph->initializers()) {
     ++event.parameter_tensors;
     event.parameter_elements += decoder.model.graph->spec(initializer.value).element_count();

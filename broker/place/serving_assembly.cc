@@ -17,13 +17,19 @@ proto::ServeProgram program_of(const ServingTerms& terms, const plan::ServingPla
                               .passes_max = plan.passes,
                               .sequences_max = terms.model.sequences_max,
                               .positions_max = plan.positions_max};
+  if (stage == 0) program.draft = terms.draft;
   for (const plan::PartSpan& span : plan.stages[stage].parts)
     program.ranges.push_back({span.begin, span.end});
   return program;
 }
 
-std::vector<proto::TensorReference> tensors_of(const ServingTerms& terms, const plan::ServingStage& stage) {
+std::vector<proto::TensorReference> tensors_of(const ServingTerms& terms, const plan::ServingPlan& plan,
+                                               size_t number) {
+  const plan::ServingStage& stage = plan.stages[number];
   std::set<std::string> names(terms.weights_everywhere.begin(), terms.weights_everywhere.end());
+  if (number == 0 && terms.draft && terms.draft->graph)
+    for (const dag::Initializer& initializer : terms.draft->graph->initializers())
+      names.insert(proto::draft_name(initializer.name));
   for (const plan::PartSpan& span : stage.parts)
     for (uint32_t part = span.begin; part < span.end; ++part)
       names.insert(terms.weights[part].begin(), terms.weights[part].end());
@@ -64,7 +70,7 @@ std::shared_ptr<PlannedRun> assemble_serving(const StartPlanning& request, const
     stage->device_class = peer.device.device_class();
     stage->microbatch_seconds = plan.stages[s].seconds;
     stage->serve = program_of(terms, plan, s);
-    stage->tensors = tensors_of(terms, plan.stages[s]);
+    stage->tensors = tensors_of(terms, plan, s);
     run->equal_bits = run->equal_bits && peer.device.fingerprint == run->fingerprint;
     stages.push_back({peer, std::move(stage)});
   }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct ServingTerms {
   const JobTerms::Initial* initial = nullptr;       // by initializer of the graph
   std::vector<std::vector<std::string>> weights{};  // by part: initializers that it reads
   std::vector<std::string> weights_everywhere{};    // that every stage has
+  std::optional<proto::ServeDraft> draft{};         // of the entry
 };
 
 // `request` and `terms` need not outlive it.

@@ -55,15 +55,16 @@ Result<Digest> put_unread(const onnx::OnnxModel& model, const dag::Initializer& 
   return sha256;
 }
 
-Result<Digest> blob_of(const OpenedJob& opened, const dag::Initializer& initializer,
-                       const dag::Tensor& tensor, storage::BlobStore& blobs) {
-  if (opened.model.is_read(initializer.name)) return blobs.put(tensor.bytes());
-  if (opened.model.weights().at(initializer.name).spec() != tensor.spec())
+Result<Digest> blob_of(const onnx::OnnxModel& model, const SubmittedModel& files,
+                       const dag::Initializer& initializer, const dag::Tensor& tensor,
+                       storage::BlobStore& blobs) {
+  if (model.is_read(initializer.name)) return blobs.put(tensor.bytes());
+  if (model.weights().at(initializer.name).spec() != tensor.spec())
     return fail(ErrorCode::Unsupported,
                 "initializer '" + initializer.name + "' is trained in another type than its file has");
-  if (const auto place = opened.model.place_of(initializer.name))
-    if (const auto blob = opened.files->blob_at(*place)) return *blob;
-  return put_unread(opened.model, initializer, tensor.spec(), blobs);
+  if (const auto place = model.place_of(initializer.name))
+    if (const auto blob = files.blob_at(*place)) return *blob;
+  return put_unread(model, initializer, tensor.spec(), blobs);
 }
 
 // Where the first values of a graph's initializers are.
@@ -72,9 +73,28 @@ Status add_initial(const OpenedJob& opened, const dag::Graph& graph, const dag::
   for (const dag::Initializer& initializer : graph.initializers()) {
     if (context.initial.contains(initializer.name)) continue;
     const dag::Tensor& tensor = weights.at(initializer.name);
-    WEFT_TRY(const Digest sha256, blob_of(opened, initializer, tensor, blobs));
+    WEFT_TRY(const Digest sha256, blob_of(opened.model, *opened.files, initializer, tensor, blobs));
     context.initial[initializer.name] = {weight_key(initializer), tensor.spec(), sha256};
   }
+  return {};
+}
+
+// The model that guesses, of the same submission.
+Status read_draft(const OpenedJob& opened, storage::BlobStore& blobs, train::ServedDecoder& served,
+                  JobContext& context) {
+  WEFT_TRY(served.draft, train::open_draft(context.job, *opened.draft, served));
+  const train::DecoderModel& model = served.draft->model;
+  for (const dag::Initializer& initializer : model.graph->initializers()) {
+    const dag::Tensor& tensor = model.weights.at(initializer.name);
+    proto::TensorReference reference{weight_key(initializer), tensor.spec(), {}};
+    reference.key.name = proto::draft_name(initializer.name);
+    WEFT_TRY(reference.sha256, blob_of(*opened.draft, *opened.draft_files, initializer, tensor, blobs));
+    if (!context.initial.emplace(reference.key.name, reference).second)
+      return fail(
+          context.job.error(ErrorCode::Unsupported, "serve.draft",
+                            "the model that it guesses for has an initializer '" + reference.key.name + "'"));
+  }
+  context.warnings.insert(context.warnings.end(), model.warnings.begin(), model.warnings.end());
   return {};
 }
 
@@ -85,6 +105,7 @@ Status read_served(const OpenedJob& opened, storage::BlobStore& blobs, JobContex
   WEFT_TRY_STATUS(train::check_text(job, opened.tokenizer ? &*opened.tokenizer : nullptr, vocabulary));
   WEFT_TRY_STATUS(add_initial(opened, *served.model.graph, served.model.weights, blobs, context));
   context.warnings = served.model.warnings;
+  if (opened.draft) WEFT_TRY_STATUS(read_draft(opened, blobs, served, context));
   context.served_model = {.name = job.serve->name,
                           .tokenizer = opened.tokenizer_path,
                           .chat_template = job.serve->chat_template,
@@ -109,6 +130,11 @@ Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const stor
     OpenedJob opened{std::move(job), files, std::move(model), {}, {}, {}, {}};
     opened.tokenizer_path = tokenizer_path(opened.job, folder);
     WEFT_TRY(opened.tokenizer, submitted_tokenizer(submission, opened.job, blobs, folder));
+    if (const std::string draft = draft_path(opened.job, folder); !draft.empty()) {
+      const auto beside = std::make_shared<SubmittedModel>(submission, draft, blobs);
+      WEFT_TRY(opened.draft, onnx::open_model(beside, onnx::kOutlineReadMax));
+      opened.draft_files = beside;
+    }
     return opened;
   }
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,

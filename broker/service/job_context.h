@@ -35,7 +35,8 @@ struct JobContext {
   uint64_t steps = 0;                 // 0: prediction
   std::vector<uint64_t> empty_steps;  // in which nothing counts in the loss
   std::map<proto::ProgramKind, Program> programs;
-  std::map<std::string, proto::TensorReference> initial;  // by initializer: the submitted value
+  // By initializer, those of a model that guesses by draft_name(): the submitted value.
+  std::map<std::string, proto::TensorReference> initial;
   // Of a job that serves, which has no programs: its model, and what is known of it before a plan.
   std::shared_ptr<const train::ServedDecoder> served;
   proto::ServedModel served_model;
@@ -49,8 +50,10 @@ struct OpenedJob {
   onnx::OnnxModel model;  // its large weights are not read
   // What it trains on or predicts; `test` may be none. A job that serves has neither.
   std::shared_ptr<const data::Dataset> dataset, test;
-  std::optional<std::string> tokenizer;  // of a job that serves; nothing: bytes
-  std::string tokenizer_path;            // as the submission names it
+  std::optional<std::string> tokenizer;                 // of a job that serves; nothing: bytes
+  std::string tokenizer_path;                           // as the submission names it
+  std::shared_ptr<const SubmittedModel> draft_files{};  // of the model that guesses for the one it serves
+  std::optional<onnx::OnnxModel> draft{};
 };
 // Puts its data sets into `folder` and opens its model where its pieces are. Errors: as of check_submission
 // and place_files, and what reading says. `blobs` outlives it.

@@ -197,7 +197,9 @@ Result<JobPlanner::Wanted> JobPlanner::check_served(const proto::SubmitJob& subm
   WEFT_TRY(const auto tokenizer, submitted_tokenizer(submission, job, blobs_, folder_));
   const int64_t vocabulary = tokenizer ? std::numeric_limits<int64_t>::max() : 256;
   WEFT_TRY_STATUS(train::check_text(job, tokenizer ? &*tokenizer : nullptr, vocabulary));
-  return Wanted{.peer_minor = proto::kProtocolMinorOfServing, .serves = job.serve->name};
+  const bool has_model = job.serve->draft.kind == plan::DraftKind::Decoder;  // that guesses
+  return Wanted{.peer_minor = has_model ? proto::kProtocolMinorOfDrafts : proto::kProtocolMinorOfServing,
+                .serves = job.serve->name};
 }
 
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {

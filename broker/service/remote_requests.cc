@@ -44,6 +44,8 @@ Metrics declared_metrics() {
                           "Tokens that an entry told otherwise than before, or that cannot be.");
   metrics.declare_counter("weft_serve_strays_total",
                           "What peers told that are not the entry, or not of this plan.");
+  metrics.declare_counter("weft_serve_guesses_total", "Tokens that were guessed and checked.");
+  metrics.declare_counter("weft_serve_guesses_right_total", "Guesses that were drawn.");
   metrics.declare_gauge("weft_serve_placed", "1 while the model can answer.");
   return metrics;
 }
@@ -277,6 +279,10 @@ void RemoteRequests::progress(const PeerId& from, const proto::ServeProgress& pr
   if (!place_ || from != place_->entry || progress.run != job_ ||
       progress.plan_version != place_->plan_version)
     return metrics_.add("weft_serve_strays_total", 1, {{"model", name_}});
+  if (progress.guesses > 0) {
+    metrics_.add("weft_serve_guesses_total", progress.guesses, {{"model", name_}});
+    metrics_.add("weft_serve_guesses_right_total", progress.guesses_right, {{"model", name_}});
+  }
   const auto found = by_number_.find(progress.request);
   if (found == by_number_.end()) return;  // it has ended here already
   const uint64_t id = found->second;

@@ -13,11 +13,24 @@ namespace {
 std::string fingerprint_of(const JobContext& context, const PlannedRun& run) {
   storage::Sha256 hash;
   for (const auto& [name, tensor] : context.initial) {
+    if (!context.served->model.graph->find_initializer(name)) continue;  // no text hangs on who guesses
     hash.update(name);
     hash.update(std::as_bytes(std::span(tensor.sha256.bytes)));
   }
   for (const PlannedStage& stage : run.stages) hash.update(stage.assignment->device_class.fingerprint);
   return "weft-" + hash.hex().substr(0, 16) + "-dense";
+}
+
+std::optional<proto::ServeDraft> draft_of(const JobContext& context) {
+  const configs::DraftTerms& terms = context.job.serve->draft;
+  if (terms.kind == plan::DraftKind::None) return std::nullopt;
+  proto::ServeDraft draft{.kind = terms.kind, .right = terms.right};
+  if (!context.served->draft) return draft;
+  const train::DecoderModel& model = context.served->draft->model;
+  draft.graph = model.graph;
+  draft.tokens = model.tokens;
+  draft.logits = model.logits;
+  return draft;
 }
 
 ServingTerms terms_of_served(const JobContext& context, const plan::ServingRequest& asked) {
@@ -31,7 +44,8 @@ ServingTerms terms_of_served(const JobContext& context, const plan::ServingReque
                      .equal_bits_required = context.job.equal_bits == plan::EqualBits::Require,
                      .initial = &context.initial,
                      .weights = {},
-                     .weights_everywhere = served.parts->read_weights()};
+                     .weights_everywhere = served.parts->read_weights(),
+                     .draft = draft_of(context)};
   for (const plan::ServedPart& part : asked.parts) {
     std::vector<std::string>& names = terms.weights.emplace_back();
     for (const uint32_t weight : part.weights) names.push_back(initializers[weight].name);

@@ -130,8 +130,8 @@ Result<configs::Job> check_submission(const proto::SubmitJob& submission, const 
   std::vector<std::string> named = data_files(job, folder);
   const std::set<std::string> data(named.begin(), named.end());
   named.push_back(in_folder(job.model, folder));
-  if (const std::string tokenizer = tokenizer_path(job, folder); !tokenizer.empty())
-    named.push_back(tokenizer);
+  for (const std::string& beside : {tokenizer_path(job, folder), draft_path(job, folder)})
+    if (!beside.empty()) named.push_back(beside);
   for (const std::string& name : named)
     if (!names.contains(name))
       return fail(ErrorCode::PermissionDenied,
@@ -175,6 +175,11 @@ Result<std::string> read_submitted(const proto::SubmitJob& submission, const std
 
 std::string tokenizer_path(const configs::Job& job, const fs::path& folder) {
   return job.serve && !job.serve->tokenizer.empty() ? in_folder(job.serve->tokenizer, folder) : std::string();
+}
+
+std::string draft_path(const configs::Job& job, const fs::path& folder) {
+  return job.serve && !job.serve->draft.file.empty() ? in_folder(job.serve->draft.file, folder)
+                                                     : std::string();
 }
 
 std::string model_path(const configs::Job& job, const fs::path& folder) {

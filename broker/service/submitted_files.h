@@ -36,6 +36,9 @@ Result<std::string> read_submitted(const proto::SubmitJob& submission, const std
 // The tokenizer of a job that serves, as the submission names it; empty: it has none.
 std::string tokenizer_path(const configs::Job& job, const std::filesystem::path& folder);
 
+// The model that guesses for one that is served, likewise; empty: none does.
+std::string draft_path(const configs::Job& job, const std::filesystem::path& folder);
+
 // The model, as the submission names it. REQUIRES: it was checked.
 std::string model_path(const configs::Job& job, const std::filesystem::path& folder);
 

@@ -10,11 +10,20 @@ namespace weft::peer {
 
 namespace {
 
+bool is_equal(const std::shared_ptr<const dag::Graph>& a, const std::shared_ptr<const dag::Graph>& b) {
+  return a == b || (a && b && dag::to_text(*a) == dag::to_text(*b));
+}
+
+bool is_equal(const std::optional<proto::ServeDraft>& a, const std::optional<proto::ServeDraft>& b) {
+  if (!a || !b) return !a && !b;
+  return a->kind == b->kind && a->right == b->right && a->tokens == b->tokens && a->logits == b->logits &&
+         is_equal(a->graph, b->graph);
+}
+
 bool is_equal(const proto::ServeProgram& a, const proto::ServeProgram& b) {
   return a.tokens == b.tokens && a.logits == b.logits && a.ranges == b.ranges && a.rows_max == b.rows_max &&
          a.passes_max == b.passes_max && a.sequences_max == b.sequences_max &&
-         a.positions_max == b.positions_max &&
-         (a.graph == b.graph || dag::to_text(*a.graph) == dag::to_text(*b.graph));
+         a.positions_max == b.positions_max && is_equal(a.draft, b.draft) && is_equal(a.graph, b.graph);
 }
 
 bool is_equal(const proto::TensorReference& a, const proto::TensorReference& b) {

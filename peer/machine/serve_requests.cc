@@ -48,6 +48,8 @@ bool ServeRequests::is_open(uint64_t request) const {
 }
 
 void ServeRequests::on_progress(Instant now, const ServeProgress& progress) {
+  guesses_ += progress.guesses;
+  guesses_right_ += progress.guesses_right;
   const auto known = requests_.find(progress.request);
   if (known == requests_.end() || known->second.end) return;
   Request& request = known->second;
@@ -120,6 +122,10 @@ void ServeRequests::tell(uint64_t number, Request& request, std::vector<ServePro
 std::vector<ServeProgress> ServeRequests::take() {
   std::vector<ServeProgress> progress;
   for (const uint64_t number : std::exchange(to_tell_, {})) tell(number, requests_.at(number), progress);
+  if (!progress.empty()) {
+    progress.front().guesses = std::exchange(guesses_, 0);
+    progress.front().guesses_right = std::exchange(guesses_right_, 0);
+  }
   trim();
   return progress;
 }

@@ -50,6 +50,7 @@ class ServeRequests {
   void tell_all();
 
   // What the broker has not been told, each request's tokens in their order.
+  // The first has the guesses that were not told.
   std::vector<proto::ServeProgress> take();
 
   size_t open() const { return requests_.size() - ended_.size(); }
@@ -75,6 +76,7 @@ class ServeRequests {
   std::map<uint64_t, Request> requests_;
   std::deque<std::pair<Instant, uint64_t>> ended_;  // the oldest first
   uint64_t open_prompt_tokens_ = 0, ended_tokens_ = 0;
+  uint32_t guesses_ = 0, guesses_right_ = 0;  // that nobody was told of
   std::set<uint64_t> to_tell_;
   std::set<uint64_t> not_asked_;  // since they were taken over
   std::optional<Instant> asked_since_;

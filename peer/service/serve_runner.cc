@@ -6,6 +6,7 @@
 #include "peer/backend/host/host_memory.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/machine/serve_requests.h"
+#include "peer/service/serve_draft.h"
 
 namespace weft::peer {
 
@@ -13,6 +14,8 @@ using proto::ServeEnd;
 using proto::ServeProgress;
 
 namespace {
+
+constexpr double kRowCostAlone = 1.0 / 7;  // of a stage that has no links: its rows take computing alone
 
 static_assert(kServeHistoryPasses == serve::kHistoryNumbers);
 
@@ -145,18 +148,22 @@ Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
                                                    .weights = &weights}));
   const auto model = std::make_shared<const dag::Incremental>(std::move(derived));
   WEFT_TRY_STATUS(check_ranges(program.ranges, serve::part_count(*model)));
+  WEFT_TRY(const EntryDraft draft, make_draft(program, model->logits().width, weights, backend_));
   const auto state = std::make_shared<State>(backend_);
   WEFT_TRY_STATUS(move_to_device(weights_read(*model, program.ranges), weights, *state));
   WEFT_TRY(auto stage, serve::Stage::create(model, program.ranges, weights, state, program.rows_max));
   WEFT_TRY(const MemoryUse after, backend_.memory());
-  bytes_ = {after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
-  return make_ring(model, std::move(stage));
+  bytes_ = draft.caches +
+           Bytes{after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
+  return make_ring(model, std::move(stage), draft.draft);
 }
 
 Status ServeRunner::make_ring(std::shared_ptr<const dag::Incremental> model,
-                              std::unique_ptr<serve::Stage> stage) {
+                              std::unique_ptr<serve::Stage> stage, std::shared_ptr<serve::Draft> draft) {
   const proto::ServeProgram& program = *assignment_->serve;
-  const serve::RingOptions options = options_of(program, assignment_->plan_version);
+  serve::RingOptions options = options_of(program, assignment_->plan_version);
+  options.draft = std::move(draft);
+  if (assignment_->stage_count == 1) options.row_cost = kRowCostAlone;
   if (assignment_->seat.stage == 0) {
     WEFT_TRY(entry_, serve::RingEntry::create(std::move(model), program.ranges, std::move(stage), options));
   } else {
@@ -199,6 +206,20 @@ void ServeRunner::on_end(uint64_t request, uint64_t first, ServeEnd end, const S
   if (!status) told.error = status.error();
 }
 
+void ServeRunner::count(const serve::Engine::Tick& tick) {
+  guesses_ += static_cast<uint32_t>(tick.guessed);
+  guesses_right_ += static_cast<uint32_t>(tick.accepted);
+}
+
+// A guess may be known to be right before its own pass has come round, where it is counted.
+void ServeRunner::tell_guesses() {
+  if (told_.empty()) return;
+  ServeProgress& told = told_.front();
+  told.guesses = std::exchange(guesses_, 0);
+  told.guesses_right = std::min(told.guesses, guesses_right_);
+  guesses_right_ -= told.guesses_right;
+}
+
 void ServeRunner::add(const proto::ServeRequest& request) {
   if (!entry_) return;
   const uint64_t number = request.request;
@@ -235,6 +256,7 @@ Result<TaskOutcome> ServeRunner::run(const Task& task, Tensors tensors, const Se
   if (failed_) return fail(done.error());
   WEFT_TRY_STATUS(busy->stop());
   WEFT_TRY(outcome.busy, busy->elapsed());
+  tell_guesses();
   outcome.served = std::exchange(told_, {});
   outcome.under_way = entry_ ? static_cast<uint32_t>(entry_->under_way()) : 0;
   return outcome;
@@ -244,7 +266,8 @@ Status ServeRunner::run_now(const Task& task, Tensors tensors, const Send& send,
   if (task.kind == TaskKind::Pass) {
     WEFT_TRY(const serve::Pass pass, pass_of(task.key.step, std::move(tensors)));
     if (stage_) return run_stage(pass, send);
-    WEFT_TRY([[maybe_unused]] const auto tick, entry_->finish(pass));
+    WEFT_TRY(const auto tick, entry_->finish(pass));
+    count(tick);
   }
   return entry_ ? begin(send, outcome) : Status{};
 }
@@ -268,6 +291,7 @@ Status ServeRunner::begin(const Send& send, TaskOutcome& outcome) {
     WEFT_TRY(const serve::RingEntry::Step step, entry_->next());
     for (const serve::Pass& before : step.history) pass_on(before, entry_->edges_out(), send);
     if (step.send) pass_on(*step.send, entry_->edges_out(), send);
+    count(step.tick);
     if (step.tick.idle) return {};
     if (!entry_->is_alone()) continue;
     outcome.more = true;

@@ -22,8 +22,8 @@ namespace weft::peer {
 
 class ServeRunner {
  public:
-  // Errors: what Incremental::derive, serve::Stage::create and RingStage or RingEntry::create say; what
-  // `tensors` says. REQUIRES: ServeScript::check has nothing against the assignment.
+  // Errors: what make_draft, Incremental::derive, serve::Stage::create and RingStage or RingEntry::create
+  // say; what `tensors` says. REQUIRES: ServeScript::check has nothing against the assignment.
   static Result<std::unique_ptr<ServeRunner>> create(std::shared_ptr<const proto::AssignStage> assignment,
                                                      const StageRunner::TensorSource& tensors,
                                                      Backend& backend);
@@ -50,7 +50,8 @@ class ServeRunner {
   ServeRunner(std::shared_ptr<const proto::AssignStage> assignment, Backend& backend)
       : assignment_(std::move(assignment)), backend_(backend) {}
   Status load(const StageRunner::TensorSource& tensors);
-  Status make_ring(std::shared_ptr<const dag::Incremental> model, std::unique_ptr<serve::Stage> stage);
+  Status make_ring(std::shared_ptr<const dag::Incremental> model, std::unique_ptr<serve::Stage> stage,
+                   std::shared_ptr<serve::Draft> draft);
   Result<serve::Pass> pass_of(uint64_t number, Tensors tensors) const;
   Status run_now(const Task& task, Tensors tensors, const Send& send, TaskOutcome& outcome);
   Status begin(const Send& send, TaskOutcome& outcome);
@@ -58,6 +59,8 @@ class ServeRunner {
   void pass_on(const serve::Pass& pass, std::span<const dag::RowSpec> edges, const Send& send);
   uint64_t numbers() const { return serve::numbers_of(assignment_->plan_version); }
   proto::ServeProgress& told_of(uint64_t request, uint64_t first);
+  void count(const serve::Engine::Tick& tick);
+  void tell_guesses();
   void on_end(uint64_t request, uint64_t first, proto::ServeEnd end, const Status& status);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
@@ -65,9 +68,10 @@ class ServeRunner {
   std::unique_ptr<serve::RingStage> stage_;  // one of the two
   std::unique_ptr<serve::RingEntry> entry_;
   Bytes bytes_{};
-  std::map<uint64_t, uint64_t> ids_;        // the engine's, of requests that are open
-  std::vector<proto::ServeProgress> told_;  // since the last task
-  uint64_t last_sent_ = 0;                  // pass, as its tensors number it
+  std::map<uint64_t, uint64_t> ids_;          // the engine's, of requests that are open
+  std::vector<proto::ServeProgress> told_;    // since the last task
+  uint32_t guesses_ = 0, guesses_right_ = 0;  // that were not told
+  uint64_t last_sent_ = 0;                    // pass, as its tensors number it
   bool failed_ = false;
 };
 

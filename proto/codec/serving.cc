@@ -15,8 +15,33 @@ void put(const dag::PartRange& from, wire::PartRange& to) {
 
 }  // namespace
 
+static_assert(has_fields<ServeDraft, 5>);
+void put(const ServeDraft& from, wire::ServeDraft& to) {
+  to.set_kind(put_enum<wire::DraftKind>(from.kind, plan::DraftKind::Ngram));
+  to.set_right(from.right);
+  if (from.graph) put(*from.graph, *to.mutable_graph());
+  to.set_tokens(from.tokens);
+  to.set_logits(from.logits);
+}
+Status get(const wire::ServeDraft& from, ServeDraft& to) {
+  Reader read("ServeDraft");
+  read.enumerator(from.kind(), to.kind, plan::DraftKind::Decoder, "kind", plan::DraftKind::Ngram);
+  read.not_negative(from.right(), to.right, "right");
+  read.require(to.right <= 1, "right", "above 1");
+  read.text(from.tokens(), to.tokens, kSymbolMax, "tokens");
+  read.text(from.logits(), to.logits, kSymbolMax, "logits");
+  read.require(from.has_graph() == (to.kind == plan::DraftKind::Decoder), "graph",
+               "of a decoder there is one, of others none");
+  if (!from.has_graph()) return read.status();
+  dag::Graph graph;
+  read.part(from.graph(), graph, "graph");
+  WEFT_TRY_STATUS(read.status());
+  to.graph = std::make_shared<const dag::Graph>(std::move(graph));
+  return {};
+}
+
 static_assert(has_fields<dag::PartRange, 2>);
-static_assert(has_fields<ServeProgram, 8>);
+static_assert(has_fields<ServeProgram, 9>);
 void put(const ServeProgram& from, wire::ServeProgram& to) {
   if (from.graph) put(*from.graph, *to.mutable_graph());
   to.set_tokens(from.tokens);
@@ -26,6 +51,7 @@ void put(const ServeProgram& from, wire::ServeProgram& to) {
   to.set_passes_max(from.passes_max);
   to.set_sequences_max(from.sequences_max);
   to.set_positions_max(from.positions_max);
+  if (from.draft) put(*from.draft, *to.mutable_draft());
 }
 Status get(const wire::ServeProgram& from, ServeProgram& to) {
   Reader read("ServeProgram");
@@ -52,6 +78,7 @@ Status get(const wire::ServeProgram& from, ServeProgram& to) {
   to.positions_max = from.positions_max();
   read.require(to.positions_max >= 1 && to.positions_max <= kPositionsMax, "positions_max",
                "not in 1 to 2^40");
+  if (from.has_draft()) read.part(from.draft(), to.draft.emplace(), "draft");
   WEFT_TRY_STATUS(read.status());
   to.graph = std::make_shared<const dag::Graph>(std::move(graph));
   return {};
@@ -160,7 +187,7 @@ Status get(const wire::ServedToken& from, ServedToken& to) {
   return read.status();
 }
 
-static_assert(has_fields<ServeProgress, 7>);
+static_assert(has_fields<ServeProgress, 9>);
 void put(const ServeProgress& from, wire::ServeProgress& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
@@ -168,6 +195,8 @@ void put(const ServeProgress& from, wire::ServeProgress& to) {
   to.set_first(from.first);
   put_list(from.tokens, *to.mutable_tokens());
   if (from.end) to.set_end(put_enum<wire::ServeEnd>(*from.end));
+  to.set_guesses(from.guesses);
+  to.set_guesses_right(from.guesses_right);
   if (!from.error) return;
   to.set_code(put_enum<wire::ErrorCode>(from.error->code));
   to.set_message(put_text(from.error->message));
@@ -182,6 +211,9 @@ Status get(const wire::ServeProgress& from, ServeProgress& to) {
   read.list(from.tokens(), to.tokens, kShortListMax, "tokens");
   if (from.end() != wire::SERVE_END_UNSPECIFIED)
     read.enumerator(from.end(), to.end.emplace(), ServeEnd::Failed, "end");
+  to.guesses = from.guesses();
+  to.guesses_right = from.guesses_right();
+  read.require(to.guesses_right <= to.guesses, "guesses_right", "more than there are guesses");
   if (from.code() == wire::ERROR_CODE_UNSPECIFIED) return read.status();
   to.error.emplace();
   read.error_code(from.code(), to.error->code, "code");

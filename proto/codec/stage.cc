@@ -311,7 +311,7 @@ bool fits(const TensorReference& tensor, const dag::TensorSpec& spec) {
 
 // Programs share initializers by name, and every tensor is one of theirs.
 Status check_tensors(const AssignStage& stage) {
-  std::unordered_map<std::string_view, const dag::TensorSpec*> specs;
+  std::unordered_map<std::string, const dag::TensorSpec*> specs;
   std::vector<const dag::Graph*> graphs;
   for (const StageProgram& program : stage.programs) graphs.push_back(program.graph.get());
   if (stage.serve) graphs.push_back(stage.serve->graph.get());
@@ -322,6 +322,12 @@ Status check_tensors(const AssignStage& stage) {
       if (!fresh && *at->second != spec)
         return fail(ErrorCode::OutOfRange, "the programs disagree on initializer '" + initializer.name + "'");
     }
+  if (stage.serve && stage.serve->draft && stage.serve->draft->graph)
+    for (const auto& initializer : stage.serve->draft->graph->initializers())
+      if (!specs.emplace(draft_name(initializer.name), &stage.serve->draft->graph->spec(initializer.value))
+               .second)
+        return fail(ErrorCode::OutOfRange,
+                    "draft: the model has an initializer '" + draft_name(initializer.name) + "', too");
   std::set<dag::StateKey> seen;
   for (const TensorReference& tensor : stage.tensors) {
     const auto at = specs.find(tensor.key.name);
@@ -341,6 +347,8 @@ Status check_stages(const AssignStage& to) {
     if (!is_other(link.seat.stage) || !linked.insert(link.seat).second)
       return fail(ErrorCode::OutOfRange, "links: a seat that is there twice, or is of no other stage");
   if (to.serve && !to.programs.empty()) return fail(ErrorCode::OutOfRange, "serve: beside programs");
+  if (to.serve && to.serve->draft && to.seat.stage != 0)
+    return fail(ErrorCode::OutOfRange, "serve: a draft of a stage that is not the first");
   std::set<ProgramKind> kinds;
   for (const StageProgram& program : to.programs) {
     if (!kinds.insert(program.kind).second)

@@ -51,6 +51,8 @@ void put(const LinkRoute& from, wire::LinkRoute& to);
 Status get(const wire::LinkRoute& from, LinkRoute& to);
 void put(const dag::TrainingSpec& from, wire::Training& to);
 Status get(const wire::Training& from, dag::TrainingSpec& to);
+void put(const ServeDraft& from, wire::ServeDraft& to);
+Status get(const wire::ServeDraft& from, ServeDraft& to);
 void put(const ServeProgram& from, wire::ServeProgram& to);
 Status get(const wire::ServeProgram& from, ServeProgram& to);
 void put(const ServedModel& from, wire::ServedModel& to);

@@ -282,6 +282,34 @@ TEST(JobErrors, AJobThatServesMayNameTheResultOfAnother) {
   EXPECT_NE(message_of(kGood, {"model=job:3"}).find("goes with `task: serve`"), std::string::npos);
 }
 
+TEST(JobErrors, AJobThatServesSaysWhoGuesses) {
+  using Kind = plan::DraftKind;
+  const auto draft_of = [](const std::vector<std::string>& sets) {
+    const auto job =
+        parse_job(kServes, sets, {.source = "job.yaml", .folder = "there", .check_files = false});
+    EXPECT_TRUE(job.has_value()) << job.error().message;
+    return job ? job->serve->draft : DraftTerms{};
+  };
+  EXPECT_EQ(draft_of({}).kind, Kind::None);
+  EXPECT_EQ(draft_of({"serve.draft=none"}).kind, Kind::None);
+  EXPECT_EQ(draft_of({"serve.draft=ngram"}).kind, Kind::Ngram);
+  for (const auto& [text, right] : {std::pair{"0", 0.0}, {"0.8", 0.8}, {"1", 1.0}}) {
+    const DraftTerms coin = draft_of({std::string("serve.draft=coin:") + text});
+    EXPECT_EQ(coin.kind, Kind::Coin);
+    EXPECT_EQ(coin.right, right);
+  }
+  for (const char* name : {"small.onnx", "./ngram", "coin.onnx"}) {
+    const DraftTerms file = draft_of({std::string("serve.draft=") + name});
+    EXPECT_EQ(file.kind, Kind::Decoder) << name;
+    EXPECT_EQ(file.file, (std::filesystem::path("there") / name).lexically_normal());
+  }
+  const auto missing = parse_job(kServes, std::vector<std::string>{"serve.draft=none.onnx"},
+                                 {.source = "job.yaml", .folder = "nowhere"});
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_NE(missing.error().message.find("`serve.draft`: nowhere/none.onnx: no such file"), std::string::npos)
+      << missing.error().message;
+}
+
 TEST(JobErrors, WhatAJobThatServesSaysIsBounded) {
   for (const Case& wrong : std::vector<Case>{
            {"serve=null", "`serve` is missing"},
@@ -292,6 +320,12 @@ TEST(JobErrors, WhatAJobThatServesSaysIsBounded) {
            {"serve.sequences_max=0", "`serve.sequences_max` must be a whole number from 1 to 4096"},
            {"serve.rows_max=5000", "`serve.rows_max` must be a whole number from 1 to 4096"},
            {"serve.objective=speed", "`serve.objective`"},
+           {"serve.draft=[ngram]", "`serve.draft` must be a text"},
+           {"serve.draft=\"coin:\"", "`serve.draft: coin:P` needs a number from 0 to 1"},
+           {"serve.draft=coin:1.01", "needs a number from 0 to 1"},
+           {"serve.draft=coin:-0.5", "needs a number from 0 to 1"},
+           {"serve.draft=coin:nan", "needs a number from 0 to 1"},
+           {"serve.draft=coin:0.5x", "needs a number from 0 to 1"},
            {"serve.token=x", "unknown key `serve.token`"}}) {
     const std::string message = message_of(kServes, {wrong.set});
     EXPECT_NE(message.find(wrong.message), std::string::npos) << wrong.set << ": " << message;

@@ -253,6 +253,23 @@ TEST(RemoteRequests, OthersAreNotListenedTo) {
   EXPECT_EQ(f.value("weft_serve_strays_total"), 2);
 }
 
+TEST(RemoteRequests, GuessesOfTheEntryAreCounted) {
+  Fixture f;
+  f.requests.place(served(1), f.now);
+  Heard heard;
+  f.add(request_of({1}, 9), heard);
+  EXPECT_EQ(f.value("weft_serve_guesses_total"), 0);
+  proto::ServeProgress told = progress(heard.id, 1, {2});
+  told.guesses = 7;
+  told.guesses_right = 4;
+  f.requests.progress(peer(1), told, f.now);
+  told.request += 1;  // of one that has ended
+  f.requests.progress(peer(1), told, f.now);
+  f.requests.progress(peer(2), told, f.now);  // not the entry
+  EXPECT_EQ(f.value("weft_serve_guesses_total"), 14);
+  EXPECT_EQ(f.value("weft_serve_guesses_right_total"), 8);
+}
+
 TEST(RemoteRequests, APassingFailureIsTriedAgainAndAnotherIsTold) {
   Fixture f;
   f.requests.place(served(1), f.now);

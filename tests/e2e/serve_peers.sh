@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A model that peers train and then serve together: a broker with its HTTP door, and peers that have a stage each. What is
 # asked over the door has the text of one machine, also while peers of stages are killed, the entry's among them, and while
-# the broker is.
+# the broker is. The entry guesses tokens ahead.
 #   serve_peers.sh [--quick] [--kills N]
 source "$(dirname "$0")/cluster.sh"
 kills=12 broker_kills=3
@@ -50,7 +50,7 @@ for name in "${peers[@]}"; do peer "$name"; done
 # The peers that train it serve it, and no weight is sent again.
 "$weft" submit "$work/gpt/job.yaml" --set steps=8 --set evaluate_every=null --set placement.stages=3 \
   --set "output=$work/trained.onnx" >"$work/train.log" 2>&1 || fail "training: $(tail -n 3 "$work/train.log")"
-submit_job "$work/gpt/serve.yaml" --set placement.stages=3
+submit_job "$work/gpt/serve.yaml" --set placement.stages=3 --set serve.draft=ngram
 grep -q 'the broker has everything already' "$work/submit.log" || fail "weights were sent again"
 echo "ok: what job 1 has learnt is served, and none of it is sent again"
 wait_for_log "$work/broker.log" 'reason="serves as gpt"'
@@ -85,6 +85,7 @@ from_door 1 >"$work/alone"
 same_file "three stages and one machine" "$work/file.1" "$work/alone"
 ask_all
 take_all "at once"
+expect "tokens were guessed ahead" '^weft_serve_guesses_total{model="gpt"} [1-9]' "$(curl -s "http://$url/metrics")"
 expect "the status says what it serves" 'serves as gpt' "$("$weft" status "$job_number")"
 
 stage_of() { "$weft" status "$job_number" | awk -v stage="$1" '$1 == "stage" && $2 == stage { print $3 }'; }

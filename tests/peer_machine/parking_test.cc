@@ -148,6 +148,39 @@ TEST(Parking, AnotherStageIsMadeAnew) {
   }
 }
 
+TEST(Parking, AnEntryThatIsToGuessOtherwiseIsMadeAnew) {
+  using Draft = std::optional<proto::ServeDraft>;
+  const auto is_taken = [](const Draft& before, const Draft& after) {
+    Serving shell(0);
+    proto::AssignStage assign = serving(0, 2);
+    assign.serve->draft = before;
+    shell.assign(assign);
+    shell.answer_fetches();
+    shell.become_ready();
+    shell.taken.clear();
+    assign.plan_version = 3;
+    assign.serve->draft = after;
+    shell.assign(assign);
+    return !shell.taken.empty();
+  };
+  const auto graph = serving(0, 1).serve->graph, equal = serving(0, 1).serve->graph;
+  const Draft ngram = proto::ServeDraft{.kind = plan::DraftKind::Ngram};
+  const Draft half = proto::ServeDraft{.kind = plan::DraftKind::Coin, .right = 0.5};
+  const Draft less = proto::ServeDraft{.kind = plan::DraftKind::Coin, .right = 0.4};
+  const Draft model = proto::ServeDraft{.kind = plan::DraftKind::Decoder, .graph = graph, .tokens = "x"};
+  Draft same = model, other = model;
+  same->graph = equal;
+  other->tokens = "y";
+  EXPECT_TRUE(is_taken(ngram, ngram));
+  EXPECT_TRUE(is_taken(half, half));
+  EXPECT_TRUE(is_taken(model, same));
+  EXPECT_FALSE(is_taken(ngram, {}));
+  EXPECT_FALSE(is_taken({}, ngram));
+  EXPECT_FALSE(is_taken(half, less));
+  EXPECT_FALSE(is_taken(ngram, half));
+  EXPECT_FALSE(is_taken(model, other));
+}
+
 TEST(Parking, WhatFailedByItselfIsNotKept) {
   Serving shell(1);
   for (uint32_t edge = 0; edge < kEdges.size(); ++edge) {

@@ -36,6 +36,29 @@ TEST(Serve, ARequestGoesToTheRunnerAndPassesAreBegun) {
   EXPECT_EQ(progress[1].end, ServeEnd::Stop);
 }
 
+TEST(Serve, GuessesAreToldOnceWithWhateverIsToldNext) {
+  Serving shell(0, 1);
+  shell.request(5, 3);
+  const auto guessed = [](uint32_t guesses, uint32_t right, ServeProgress progress) {
+    progress.guesses = guesses;
+    progress.guesses_right = right;
+    return progress;
+  };
+  shell.finish({.served = {guessed(7, 3, drawn(5, 3, {11}))}, .more = true});
+  auto progress = shell.take_progress();
+  ASSERT_EQ(progress.size(), 1u);
+  EXPECT_EQ(progress[0].guesses, 7u);
+  EXPECT_EQ(progress[0].guesses_right, 3u);
+  shell.finish({.served = {guessed(2, 2, drawn(6, 3, {11}))}, .more = true});  // of one that is not known
+  EXPECT_TRUE(shell.take_progress().empty());
+  shell.request(5, 3);
+  progress = shell.take_progress();
+  ASSERT_EQ(progress.size(), 1u);
+  EXPECT_EQ(tokens_of(progress[0]), (Tokens{11}));
+  EXPECT_EQ(progress[0].guesses, 2u);
+  EXPECT_EQ(progress[0].guesses_right, 2u);
+}
+
 TEST(Serve, ARequestThatIsKnownIsToldAgainAndNotDrawnAnew) {
   Serving shell(0, 2);
   shell.request(5, 3);

@@ -16,6 +16,7 @@
 #include "peer/state.h"
 #include "proto/codec/codec.h"
 #include "serve/stage.h"
+#include "tests/onnx/models.h"
 #include "tests/planning/submitted.h"
 #include "tests/text/samples.h"
 #include "tests/train/reference_files.h"
@@ -274,6 +275,134 @@ TEST_F(ServedJobs, ASmallTokenizerIsPacked) {
   EXPECT_EQ(*text, file.dump());
   EXPECT_EQ(read_submitted(submission, (*run)->served.tokenizer, jobs_.blobs(), 10).error().code,
             ErrorCode::OutOfRange);
+}
+
+TEST_F(ServedJobs, WhoGuessesIsToldToTheEntryAlone) {
+  using Kind = plan::DraftKind;
+  for (const auto& [key, kind] :
+       {std::pair{"none", Kind::None}, {"ngram", Kind::Ngram}, {"coin:0.75", Kind::Coin}}) {
+    SCOPED_TRACE(key);
+    const auto submission =
+        submit("placement: {stages: 3}\n", std::string("name: gpt, draft: \"") + key + "\"");
+    EXPECT_EQ(planner().check(submission)->peer_minor, proto::kProtocolMinorOfServing);
+    const auto run = plan(submission);
+    ASSERT_TRUE(run.has_value()) << run.error().message;
+    ASSERT_EQ((*run)->stages.size(), 3u);
+    for (size_t s = 0; s < 3; ++s) {
+      const auto& draft = (*run)->stages[s].assignment->serve->draft;
+      ASSERT_EQ(draft.has_value(), s == 0 && kind != Kind::None);
+      if (!draft) continue;
+      EXPECT_EQ(draft->kind, kind);
+      EXPECT_EQ(draft->right, kind == Kind::Coin ? 0.75 : 0);
+    }
+    const std::string& said = (*run)->explanation.at(3);
+    EXPECT_EQ(said.starts_with("with guesses right 8 of 10 times: "), kind != Kind::None) << said;
+  }
+}
+
+TEST_F(ServedJobs, AModelThatGuessesReachesTheEntryAlone) {
+  const fs::path folder = write_job().parent_path();
+  fs::copy_file(kModel, folder / "small.onnx");
+  const auto plain = plan(submit("placement: {stages: 2}\n"));
+  const auto submission = submit("placement: {stages: 2}\n", "name: gpt, draft: small.onnx");
+  ASSERT_TRUE(plain.has_value());
+  EXPECT_NE(submission.job.find("draft/small.onnx"), std::string::npos) << submission.job;
+  EXPECT_EQ(planner().check(submission)->peer_minor, proto::kProtocolMinorOfDrafts);
+  const auto run = plan(submission);
+  ASSERT_TRUE(run.has_value()) << run.error().message;
+  EXPECT_EQ((*run)->served.fingerprint, (*plain)->served.fingerprint) << "no text hangs on who guesses";
+  const auto drafts_of = [](const proto::AssignStage& stage) {
+    return std::count_if(stage.tensors.begin(), stage.tensors.end(),
+                         [](const auto& tensor) { return tensor.key.name.starts_with("draft/"); });
+  };
+  const proto::AssignStage& entry = *(*run)->stages[0].assignment;
+  ASSERT_TRUE(entry.serve->draft.has_value());
+  EXPECT_EQ(entry.serve->draft->kind, plan::DraftKind::Decoder);
+  EXPECT_EQ(drafts_of(entry), static_cast<std::ptrdiff_t>(entry.serve->draft->graph->initializers().size()));
+  EXPECT_FALSE((*run)->stages[1].assignment->serve->draft.has_value());
+  EXPECT_EQ(drafts_of(*(*run)->stages[1].assignment), 0);
+  const auto decoded = proto::decode((*run)->stages[0].assignment.bytes().bytes);
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+  for (const proto::TensorReference& tensor : entry.tensors)
+    EXPECT_TRUE(jobs_.blobs().size(tensor.sha256).has_value()) << tensor.key.name;
+  EXPECT_EQ(logits(**run, {1, 2, 3}), logits(**plain, {1, 2, 3}));
+  proto::SubmitJob missing = submission;
+  std::erase_if(missing.files, [](const auto& file) { return file.path == "draft/small.onnx"; });
+  EXPECT_EQ(planner().check(missing).error().code, ErrorCode::PermissionDenied);
+}
+
+// What follows a token, whatever stands before it.
+std::string bigrams(int64_t vocabulary, int64_t length) {
+  onnx::testing::ModelMaker maker;
+  maker.input("input_ids", {1, length}, onnx::pb::TensorProto::INT64);
+  maker.weight("table", {vocabulary, 3});
+  maker.weight("head", {3, vocabulary});
+  maker.node("Gather", {"table", "input_ids"}, {"rows"});
+  maker.node("MatMul", {"rows", "head"}, {"logits"});
+  maker.output("logits");
+  return maker.bytes();
+}
+
+TEST_F(ServedJobs, AModelThatGuessesHasTheSameTokens) {
+  const fs::path folder = write_job("", "name: gpt, draft: small.onnx").parent_path();
+  const auto ready = [&](const std::string& draft) {
+    onnx::testing::write_bytes(folder / "small.onnx", draft);
+    const auto opened = train::open_job(folder / "job.yaml", {});
+    EXPECT_TRUE(opened.has_value()) << opened.error().message;
+    return train::ready_job(*opened);
+  };
+  const auto refused = ready(bigrams(17, 128));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::InvalidArgument) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("it has 17 tokens, and the model that it guesses for 256"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(ready(bigrams(256, 128))->start.warnings.empty());
+  const auto shorter = ready(bigrams(256, 5));
+  ASSERT_TRUE(shorter.has_value()) << shorter.error().message;
+  EXPECT_EQ(shorter->start.warnings,
+            std::vector<std::string>{"the draft has 5 positions: behind them nothing "
+                                     "is guessed"});
+  const auto run = plan(jobs_.submit_file(folder / "job.yaml"), 1);
+  ASSERT_TRUE(run.has_value()) << run.error().message;
+  const auto& tensors = (*run)->stages[0].assignment->tensors;
+  for (const char* name : {"draft/table", "draft/head"})
+    EXPECT_EQ(std::count_if(tensors.begin(), tensors.end(),
+                            [&](const auto& tensor) { return tensor.key.name == name; }),
+              1)
+        << name;
+}
+
+// As if a client had not looked.
+TEST_F(ServedJobs, ABrokerLooksAtTheModelThatGuessesItself) {
+  const fs::path folder = write_job("", "name: gpt, draft: small.onnx").parent_path();
+  onnx::testing::write_bytes(folder / "small.onnx", bigrams(256, 128));
+  proto::SubmitJob submission = jobs_.submit_file(folder / "job.yaml");
+  const std::string other = bigrams(17, 128);
+  for (proto::PackedFile& file : submission.files)
+    if (file.path == "draft/small.onnx") file.pieces = {{.bytes = other, .sha256 = {}, .size = other.size()}};
+  const auto run = plan(submission, 1);
+  ASSERT_FALSE(run.has_value());
+  EXPECT_EQ(run.error().code, ErrorCode::InvalidArgument) << run.error().message;
+  EXPECT_NE(run.error().message.find("it has 17 tokens"), std::string::npos) << run.error().message;
+}
+
+TEST_F(ServedJobs, AModelThatGuessesIsADecoder) {
+  for (const auto& [name, message] :
+       {std::pair{"resnet_small", "input"}, {"gru", "no caches can be made of this model"}}) {
+    SCOPED_TRACE(name);
+    const fs::path folder =
+        write_job("", std::string("name: gpt, draft: ") + name + "/model.onnx").parent_path();
+    fs::create_directories(folder / name);
+    test::unpack_case(name, folder / name);
+    const auto opened = train::open_job(folder / "job.yaml", {});
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    const auto ready = train::ready_job(*opened);
+    ASSERT_FALSE(ready.has_value());
+    EXPECT_EQ(ready.error().code, ErrorCode::Unsupported) << ready.error().message;
+    EXPECT_NE(ready.error().message.find(message), std::string::npos) << ready.error().message;
+    EXPECT_NE(ready.error().message.find("job.yaml:3:"), std::string::npos) << ready.error().message;
+  }
 }
 
 TEST_F(ServedJobs, WhatIsNoDecoderIsRefusedBeforeItIsSent) {

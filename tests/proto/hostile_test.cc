@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "proto/codec/codec.h"
 #include "tests/proto/samples.h"
@@ -111,6 +112,72 @@ TEST(Hostile, MoreThreadsThanAProcessorHasAreRefused) {
     if (!decoded) continue;
     EXPECT_EQ(std::get<Hello>(*decoded).device->threads, threads);
   }
+}
+
+// A stage that serves, with a draft.
+AssignStage drafting(plan::DraftKind kind) {
+  Rng rng(3, 0xD4AF7);
+  AssignStage stage;
+  do {
+    stage = std::get<AssignStage>(test::random_message(Message(AssignStage{}).index(), rng));
+  } while (!stage.serve || stage.seat.stage != 0);
+  std::erase_if(stage.tensors, [](const auto& tensor) { return tensor.key.name.starts_with("draft/"); });
+  stage.sources.clear();
+  stage.serve->draft = {.kind = kind, .right = 0.8};
+  if (kind != plan::DraftKind::Decoder) return stage;
+  stage.serve->draft->graph = stage.serve->graph;
+  TensorReference& tensor = stage.tensors.emplace_back();
+  const dag::Initializer& first = stage.serve->graph->initializers().front();
+  tensor.key = dag::of_initializer(draft_name(first.name));
+  tensor.spec = stage.serve->graph->spec(first.value);
+  return stage;
+}
+
+TEST(HostileStages, ADraftIsWithinBoundsOrRefused) {
+  using Kind = plan::DraftKind;
+  const auto code_of = [](const AssignStage& stage) {
+    const auto decoded = decode(encode(stage));
+    return decoded ? std::nullopt : std::optional(decoded.error().code);
+  };
+  for (const Kind kind : {Kind::Ngram, Kind::Coin, Kind::Decoder}) {
+    const AssignStage stage = drafting(kind);
+    const auto decoded = decode(encode(stage));
+    ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+    EXPECT_EQ(std::get<AssignStage>(*decoded).serve->draft->kind, kind);
+    EXPECT_EQ(std::get<AssignStage>(*decoded).serve->draft->right, 0.8);
+  }
+  const auto refused = [&](Kind kind, const std::function<void(AssignStage&)>& spoil) {
+    AssignStage stage = drafting(kind);
+    spoil(stage);
+    return code_of(stage);
+  };
+  const auto code = ErrorCode::OutOfRange;
+  for (const double wrong : {-0.1, 1.01, std::nan(""), HUGE_VAL})
+    EXPECT_TRUE(refused(Kind::Coin, [&](auto& stage) { stage.serve->draft->right = wrong; })) << wrong;
+  EXPECT_TRUE(refused(Kind::Ngram, [](auto& stage) { stage.serve->draft->kind = Kind::None; }));
+  EXPECT_TRUE(refused(Kind::Ngram, [](auto& stage) { stage.serve->draft->kind = Kind{4}; }));
+  EXPECT_TRUE(refused(Kind::Ngram, [](auto& stage) { stage.serve->draft->graph = stage.serve->graph; }));
+  EXPECT_TRUE(refused(Kind::Decoder, [](auto& stage) { stage.serve->draft->graph.reset(); }));
+  EXPECT_EQ(refused(Kind::Decoder, [](auto& stage) { stage.tensors.back().key.name = "draft/none"; }), code);
+  EXPECT_EQ(refused(Kind::Decoder, [](auto& stage) { stage.tensors.back().spec.shape.push_back(7); }), code);
+  EXPECT_EQ(refused(Kind::Ngram,
+                    [](auto& stage) {
+                      stage.stage_count = 2;
+                      stage.seat = {1};
+                      stage.links.clear();
+                    }),
+            code)
+      << "it is the first stage's";
+}
+
+TEST(HostileProgress, MoreGuessesThatAreRightThanThereAreAreRefused) {
+  ServeProgress progress{.run = 1, .guesses = 3, .guesses_right = 3};
+  const auto decoded = decode(encode(progress));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+  EXPECT_EQ(std::get<ServeProgress>(*decoded).guesses, 3u);
+  EXPECT_EQ(std::get<ServeProgress>(*decoded).guesses_right, 3u);
+  ++progress.guesses_right;
+  EXPECT_EQ(decode(encode(progress)).error().code, ErrorCode::OutOfRange);
 }
 
 TEST(HostileMessages, MutatedOnesAreRefusedOrDecent) {

@@ -182,6 +182,20 @@ class Maker {
     serve.passes_max = 1 + small();
     serve.sequences_max = 1 + small();
     serve.positions_max = 1 + small();
+    if (to.seat.stage == 0 && chance()) draft_beside(to);
+  }
+  void draft_beside(AssignStage& to) {
+    ServeDraft& draft = to.serve->draft.emplace();
+    pick(draft.kind, plan::DraftKind::Decoder, 1);
+    draft.right = rng_.uniform();
+    fill_all(draft.tokens, draft.logits);
+    if (draft.kind != plan::DraftKind::Decoder) return;
+    draft.graph = to.serve->graph;
+    const auto tensors = to.tensors;
+    for (TensorReference tensor : tensors) {
+      tensor.key.name = draft_name(tensor.key.name);
+      to.tensors.push_back(std::move(tensor));
+    }
   }
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
@@ -258,6 +272,8 @@ class Maker {
   void fill(ServeProgress& to) {
     fill_all(to.run, to.plan_version, to.request, to.tokens);
     to.first = rng_.below(uint64_t{1} << 40);
+    to.guesses = small();
+    to.guesses_right = to.guesses / 2;
     if (chance()) pick(to.end.emplace(), ServeEnd::Failed);
     if (!to.end || *to.end != ServeEnd::Failed) return;
     fill(to.error.emplace().message);

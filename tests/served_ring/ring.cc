@@ -17,15 +17,33 @@ Result<std::unique_ptr<peer::Backend>> make_backend() {
 }
 }  // namespace
 
-ServedModel::ServedModel(int64_t layers)
-    : model(
-          incremental::testing::make_model({.name = "served", .layers = layers, .vocabulary = kVocabulary})),
+ServedModel::ServedModel(int64_t layers, int64_t vocabulary)
+    : model(incremental::testing::make_model({.name = "served", .layers = layers, .vocabulary = vocabulary})),
       incremental(*incremental::testing::derive(model)) {}
 
 uint32_t ServedModel::first_part(uint32_t seat, uint32_t stages) const {
   const uint32_t parts = serve::part_count(*incremental);
   if (seat == 0) return parts - 1;
   return 1 + (seat - 1) * (parts - 2) / (stages - 1);
+}
+
+// As a planner has it: what one sequence guesses may fill the ring.
+void add_draft(const ServedModel& served, FakeBroker& broker, proto::AssignStage& assign) {
+  proto::ServeProgram& serve = *assign.serve;
+  serve.passes_max = 4 * assign.stage_count;
+  if (assign.seat.stage != 0) return;
+  serve.draft = {.kind = served.draft, .right = 0.5};
+  if (served.draft != plan::DraftKind::Decoder) return;
+  serve.draft->graph = serve.graph;
+  serve.draft->tokens = serve.tokens;
+  serve.draft->logits = serve.logits;
+  for (const auto& initializer : served.model.graph->initializers())
+    if (const auto weight = served.model.weights.find(initializer.name);
+        weight != served.model.weights.end()) {
+      auto& tensor = assign.tensors.emplace_back(
+          proto::TensorReference{weight_key(initializer), weight->second.spec(), broker.put(weight->second)});
+      tensor.key.name = proto::draft_name(initializer.name);
+    }
 }
 
 proto::AssignStage ServedModel::assignment(FakeBroker& broker, uint32_t seat, uint32_t stages) const {
@@ -53,6 +71,7 @@ proto::AssignStage ServedModel::assignment(FakeBroker& broker, uint32_t seat, ui
   for (const auto& initializer : model.graph->initializers())
     if (const auto weight = model.weights.find(initializer.name); weight != model.weights.end())
       assign.tensors.push_back({weight_key(initializer), weight->second.spec(), broker.put(weight->second)});
+  if (draft != plan::DraftKind::None) add_draft(*this, broker, assign);
   return assign;
 }
 
@@ -225,6 +244,8 @@ void Ring::on_message(const PeerId& from, const proto::Message& message) {
 
 // As a broker takes it: what is known is compared, what is missing is asked for again.
 void Ring::on_progress(const proto::ServeProgress& progress) {
+  guesses += progress.guesses;
+  guesses_right += progress.guesses_right;
   Text& text = texts.at(progress.request);
   proto::ServeRequest again = asked_.at(progress.request);
   const uint64_t prompt = again.tokens.size(), known = prompt + text.tokens.size();

@@ -24,12 +24,13 @@ namespace weft::served {
 constexpr Duration kPatience = std::chrono::seconds(120);  // only a hang reaches it
 
 struct ServedModel {
-  explicit ServedModel(int64_t layers = 3);
+  explicit ServedModel(int64_t layers = 3, int64_t vocabulary = 29);
   // Of a ring of so many, with links that have yet to be filled in. The entry has a part at each end.
   proto::AssignStage assignment(FakeBroker& broker, uint32_t seat, uint32_t stages) const;
   // What stage `seat` begins with; of the entry its second range.
   uint32_t first_part(uint32_t seat, uint32_t stages) const;
 
+  plan::DraftKind draft = plan::DraftKind::None;  // of the entry; a decoder is the model itself
   incremental::testing::Model model;
   std::shared_ptr<const dag::Incremental> incremental;
 };
@@ -89,7 +90,7 @@ class Ring {
   std::map<uint64_t, Text> texts;
   std::vector<proto::StageFailed> failures;
   std::vector<proto::StageReady> ready;
-  uint64_t resumed = 0, gaps = 0;
+  uint64_t resumed = 0, gaps = 0, guesses = 0, guesses_right = 0;
 
  private:
   void on_message(const PeerId& from, const proto::Message& message);

@@ -38,6 +38,27 @@ TEST_P(RingOf, DrawsTheTextOfOneMachine) {
   EXPECT_EQ(ring.gaps, 0u);
 }
 
+// A wrong guess costs rows, and no token.
+TEST_P(RingOf, DrawsTheSameTextWhoeverGuesses) {
+  SCOPED_TRACE("seed " + std::to_string(seed_));
+  const auto requests = random_requests(rng_, 6);
+  const auto wanted = texts_of_one_machine(model_, requests);
+  for (const auto kind : {plan::DraftKind::Ngram, plan::DraftKind::Coin, plan::DraftKind::Decoder}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    model_.draft = kind;
+    Ring ring(model_, GetParam());
+    ring.assign();
+    for (const auto& request : requests) ring.ask(request);
+    ASSERT_TRUE(ring.wait([&] { return ring.all_ended(); }));
+    expect_equal(ring.texts, wanted);
+    EXPECT_GT(ring.guesses, 0u);
+    EXPECT_LE(ring.guesses_right, ring.guesses);
+    if (kind == plan::DraftKind::Decoder) {
+      EXPECT_GT(ring.guesses_right, ring.guesses / 2) << "of " << ring.guesses << ": it is the model itself";
+    }
+  }
+}
+
 // The requests that are not cancelled are as if there had been no others.
 TEST_P(RingOf, GoesOnBesideWhatIsCancelled) {
   SCOPED_TRACE("seed " + std::to_string(seed_));
@@ -125,6 +146,29 @@ TEST(RingOfThree, HealsCutLinksAndEachPassComesOnce) {
   ASSERT_TRUE(ring.wait([&] { return ring.all_ended(); }));
   EXPECT_GT(ring.dialled(1) + ring.dialled(2), 3) << "a link for each pair, and those after the cuts";
   expect_equal(ring.texts, wanted);
+}
+
+TEST(RingOfOne, RefusesADraftOfOtherTokens) {
+  ServedModel model;
+  model.draft = plan::DraftKind::Decoder;
+  Ring ring(model, 1);
+  proto::AssignStage assign = model.assignment(ring.broker, 0, 1);
+  const ServedModel other(1, 31);
+  assign.serve->draft->graph = other.model.graph;
+  std::erase_if(assign.tensors, [](const auto& tensor) { return tensor.key.name.starts_with("draft/"); });
+  for (const auto& initializer : other.model.graph->initializers())
+    if (const auto weight = other.model.weights.find(initializer.name); weight != other.model.weights.end()) {
+      auto reference = proto::TensorReference{weight_key(initializer), weight->second.spec(),
+                                              ring.broker.put(weight->second)};
+      reference.key.name = proto::draft_name(initializer.name);
+      assign.tensors.push_back(std::move(reference));
+    }
+  ring.broker.say(ring.peer(0).id(), assign);
+  EXPECT_FALSE(ring.wait([&] { return !ring.ready.empty(); }));
+  ASSERT_EQ(ring.failures.size(), 1u);
+  EXPECT_EQ(ring.failures[0].error.code, ErrorCode::InvalidArgument);
+  EXPECT_NE(ring.failures[0].error.message.find("it has 31 tokens"), std::string::npos)
+      << ring.failures[0].error.message;
 }
 
 TEST(RingOfTwo, TellsOfARequestThatItCannotServe) {
