@@ -2,7 +2,8 @@
 """What a ring of peers reaches over wide-area links: tokens a second at the client, beside what the links allow.
 
     bench/serve_ring.py [--format json] [--smoke] [--round-trips MS ...] [--streams N ...] [--tokens N] [--turns N]
-                        [--rate 20Mbit | --network FILE] [--slower N] [--real [--stages N ...]]
+                        [--rate 20Mbit | --network FILE] [--slower N] [--drafts ACCEPTANCE ...]
+                        [--real [--stages N ...]] [--guessed MODEL DRAFT]
 
 A real broker with its HTTP door and real peers on emulated lines and links, which serve the example GPT in four
 stages. Peers are null devices: a row takes about 2 ms in each stage, and nothing is computed. Rows:
@@ -13,9 +14,14 @@ stages. Peers are null devices: a row takes about 2 ms in each stage, and nothin
   client      every hop by way of the client, as Petals does it: a round trip from the client to each stage, and
               computing. Worked out from the same links, not measured
   streams     so many requests at once, temperature 0; of one the time between its tokens counts
+  draft       one request, and guesses that are right by a coin (serve.draft: coin:P). The bound is
+              G/(C+L+(G-1)tau): G tokens for each wrong guess, at what was right of the guesses, tau the slowest
+              stage's row
   long prompt  when a prompt of half the context has its first token, nothing else being served
 
 --real takes peers that compute (cpu:1) on loopback without emulation, in 1, 2 and 3 stages, beside `weft serve`.
+--guessed takes a model and a small one of the same tokens, on peers that compute, over the emulated links: without
+guesses, by repetition in the text, and by the small model, greedy and at temperature 0.8.
 """
 import argparse
 import http.client
@@ -130,14 +136,18 @@ class Cluster:
 
     def serve(self, job):
         self.weft("submit", job, "--detach")
+        self.jobs = getattr(self, "jobs", 0) + 1
+        self.until("the model is not served", self.is_served)
 
-        def is_served():
-            try:
-                return bool(json.loads(get(self.door, "/v1/models"))["data"])
-            except OSError:
-                return False
+    def is_served(self):
+        try:
+            return bool(json.loads(get(self.door, "/v1/models"))["data"])
+        except OSError:
+            return False
 
-        self.until("the model is not served", is_served)
+    def stop_serving(self):
+        self.weft("stop", str(self.jobs))
+        self.until("the model is served still", lambda: not self.is_served())
 
 
 def get(door, path):
@@ -148,10 +158,11 @@ def get(door, path):
     return answer
 
 
-def stream(door, tokens, times, prompt="Once"):
+def stream(door, tokens, times, prompt="Once", seed=0, temperature=0):
     """Asks for a text; notes when each of its tokens came."""
     connection = http.client.HTTPConnection(door, timeout=DEADLINE)
-    body = json.dumps({"model": "gpt", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True})
+    body = json.dumps({"model": "gpt", "prompt": prompt, "max_tokens": tokens, "temperature": temperature,
+                       "seed": seed, "stream": True})
     begun = time.monotonic()
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -187,6 +198,26 @@ def ask(door, streams, tokens):
             "first_token_ms": 1e3 * statistics.median(each[0] for each in times)}
 
 
+def guesses_right(door):
+    metrics = get(door, "/metrics").decode()
+    return [sum(float(line.split()[-1]) for line in metrics.splitlines() if re.match(rf"weft_serve_guesses{which}_total\b", line))
+            for which in ("", "_right")]
+
+
+def guessed(door, tokens, turns, temperature=0):
+    """One request after another, each with another seed: tokens a second, and what part of tokens was guessed right."""
+    before, seconds = guesses_right(door), 0
+    for turn in range(turns):
+        times = []
+        stream(door, tokens, times, "Once" if temperature == 0 else "ROMEO:", turn + 1, temperature)
+        seconds += times[-1] - times[0]
+    # The last ones are told of with the next request's tokens.
+    stream(door, 1, [], "Once")
+    right = guesses_right(door)[1] - before[1]
+    count = turns * (tokens - 1)
+    return {"tokens_per_second": count / seconds, "acceptance": right / count, "guesses": guesses_right(door)[0] - before[0]}
+
+
 def medians(door, streams, tokens, turns):
     rows = [ask(door, streams, tokens) for _ in range(turns if streams == 1 else 1)]  # of many each is one
     # On a machine with other work the least disturbed turn says most.
@@ -194,11 +225,11 @@ def medians(door, streams, tokens, turns):
             "best_tokens_per_second": max(row["tokens_per_second"] for row in rows)}
 
 
-def write_job(cluster, stages, sequences):
+def write_job(cluster, stages, sequences, model=f"{ROOT}/examples/gpt/model.onnx", draft="none"):
     job = cluster.path("serve.yaml")
     with open(job, "w") as file:
-        file.write(f"format: 1\nmodel: {ROOT}/examples/gpt/model.onnx\ntask: serve\nplacement: {{stages: {stages}}}\n"
-                   f"serve: {{name: gpt, chat_template: plain, sequences_max: {sequences}}}\n")
+        file.write(f"format: 1\nmodel: {model}\ntask: serve\nplacement: {{stages: {stages}}}\n"
+                   f"serve: {{name: gpt, chat_template: plain, sequences_max: {sequences}, draft: \"{draft}\"}}\n")
     return job
 
 
@@ -285,6 +316,39 @@ def wide_area(options, network):
         # A request goes from the broker to the entry, and its first token back.
         yield {"row": "long prompt", "network": network.name, "first_token_ms": first_token_ms(cluster.door, options.turns),
                "predicted_ms": 1e3 * plans[max(options.streams)]["first_token_seconds"] + network.round_trip(bound["ring"][0])}
+        for acceptance in options.drafts:
+            cluster.stop_serving()
+            job = write_job(cluster, STAGES, 1, draft=f"coin:{acceptance}")
+            plan = cluster.events("plan", job, "--live")[0]
+            cluster.serve(job)
+            bound, client, stage = limits(network, plan["stages"])
+            row = {"row": "draft", "network": network.name, "right": acceptance,
+                   **guessed(cluster.door, 120, 3 * options.turns)}
+            once = (bound["computing_ms"] + bound["latency_ms"]) / 1e3
+            many = 1 / max(1e-9, 1 - row["acceptance"])
+            limit = many / (once + (many - 1) / stage["tokens_per_second"])
+            yield {**row, "bound": limit, "of_bound": row["tokens_per_second"] / limit,
+                   "times_client": row["tokens_per_second"] / client["tokens_per_second"],
+                   "predicted_at_0.8": plan.get("tokens_per_second_of_one_guessed")}
+
+
+def with_a_draft(options, network):
+    """A model and a small one that guesses for it, on peers that compute, over the emulated links."""
+    model, small = (os.path.abspath(path) for path in options.guessed)
+    with Cluster() as cluster:
+        lines = cluster.path("lines.yaml")
+        with open(lines, "w") as file:
+            file.write(network.cluster_file())
+        cluster.start_broker("--links", options.links)
+        for name, region in network.peers.items():
+            cluster.start_peer(name, "--device", "cpu:1", "--emulate", lines, "--region", region, "--as", name)
+        cluster.wait_for_peers(len(network.peers), options.links == "measure")
+        for draft in ("none", "ngram", small):
+            cluster.serve(write_job(cluster, STAGES, 1, model, draft))
+            for temperature in (0, 0.8):
+                yield {"row": "guessed", "network": network.name, "draft": os.path.basename(draft), "temperature": temperature,
+                       **guessed(cluster.door, 110, 3 * options.turns, temperature)}
+            cluster.stop_serving()
 
 
 def compared(options):
@@ -316,6 +380,12 @@ def show(row):
         text += f"  C {row['computing_ms']:.2f} ms, L {row['latency_ms']:.0f} ms:"
     if "streams" in row:
         text += f" {row['streams']:>3}: {row['token_ms']:.2f} ms a token, first after {row['first_token_ms']:.0f} ms,"
+    if row["row"] == "draft":
+        return text + (f" {row['tokens_per_second']:.2f} tokens/s with {row['right']:g} right, {row['acceptance']:.3f} measured: "
+                       f"{row['of_bound']:.3f} of the bound {row['bound']:.1f}, {row['times_client']:.1f} times by way of the client")
+    if row["row"] == "guessed":
+        return text + (f" {row['tokens_per_second']:.2f} tokens/s, guesses by {row['draft']}, temperature {row['temperature']}: "
+                       f"{row['acceptance']:.3f} of the tokens")
     if "predicted_ms" in row:
         return text + f" first token after {row['first_token_ms']:.0f} ms, predicted {row['predicted_ms']:.0f} ms"
     text += f" {row['tokens_per_second']:.2f} tokens/s"
@@ -341,13 +411,18 @@ def main():
     parser.add_argument("--links", choices=("measure", "assume"), default="measure")
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--stages", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="of --real")
+    parser.add_argument("--drafts", type=float, nargs="*", default=[0.8, 0.9], metavar="ACCEPTANCE")
+    parser.add_argument("--guessed", nargs=2, metavar=("MODEL", "DRAFT"))
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     if options.smoke:
         options.round_trips, options.streams, options.tokens, options.turns = [2], [1, 16] if options.real else [1, 4], 4, 1
-        options.links = "assume"
+        options.links, options.drafts = "assume", [0.8]
     networks = [Regions(options.network)] if options.network else [Equal(each, options.rate) for each in options.round_trips]
-    rows = [compared(options)] if options.real else [wide_area(options, each) for each in networks]
+    if options.guessed:
+        rows = [with_a_draft(options, each) for each in networks]
+    else:
+        rows = [compared(options)] if options.real else [wide_area(options, each) for each in networks]
     for group in rows:
         for row in group:
             print(json.dumps(row) if options.format == "json" else show(row), flush=True)

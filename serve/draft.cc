@@ -82,7 +82,7 @@ std::vector<int64_t> CoinDraft::propose(uint64_t, std::span<const int64_t> token
   for (auto position = static_cast<int64_t>(tokens.size()); count-- > 0; ++position) {
     const auto draw = draw_token(logits_, without_alternatives(options), position);
     if (!draw) break;
-    Rng coin(seed_, static_cast<uint64_t>(position));
+    Rng coin(seed_ + options.seed, static_cast<uint64_t>(position));
     const bool is_right = coin.uniform() < right_;
     guesses.push_back(is_right ? draw->token : (draw->token + 1) % static_cast<int64_t>(logits_.size()));
   }

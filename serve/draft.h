@@ -65,7 +65,7 @@ class DecoderDraft final : public Draft {
 };
 
 // For measuring with devices that make no numbers (null:, whose logits are all alike): a guess is right with
-// a given probability, by a coin that hangs on seed and position.
+// a given probability, by a coin that hangs on seeds and position.
 class CoinDraft final : public Draft {
  public:
   // REQUIRES: vocabulary >= 2.

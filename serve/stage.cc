@@ -39,6 +39,8 @@ struct Rows {
 };
 
 class PartsStage final : public Stage {
+  static constexpr int64_t kSoon = 16;  // positions
+
  public:
   PartsStage(std::shared_ptr<const Incremental> model, std::vector<PartRange> ranges,
              std::shared_ptr<peer::State> state, int64_t rows_max)
@@ -91,6 +93,7 @@ class PartsStage final : public Stage {
       kept.length[range] = piece.first + piece.count;
       WEFT_TRY_STATUS(kept.cache.prepare(layout_, model_->context()));
     }
+    grow_some(pieces);
     return out;
   }
 
@@ -134,7 +137,8 @@ class PartsStage final : public Stage {
     for (const RowSpec& spec : wanted) {
       const auto tensor = rows.find(spec.name);
       if (tensor == rows.end() || tensor->second.spec() != dag::TensorSpec{spec.dtype, {count, spec.width}})
-        return fail(ErrorCode::InvalidArgument, "the rows of '" + spec.name + "' are missing, or of another form");
+        return fail(ErrorCode::InvalidArgument,
+                    "the rows of '" + spec.name + "' are missing, or of another form");
     }
     return {};
   }
@@ -142,13 +146,30 @@ class PartsStage final : public Stage {
   Status reserve(std::span<const PassPiece> pieces) {
     for (const PassPiece& piece : pieces) {
       Kept& kept = sequences_[piece.sequence];
-      Status reserved =
-          kept.cache.reserve(piece.first + piece.count, piece.expected, kept.longest(), layout_, model_->context());
+      Status reserved = kept.cache.reserve(piece.first + piece.count, piece.expected, kept.longest(), layout_,
+                                           model_->context());
       if (reserved) continue;
       std::erase_if(sequences_, [](const auto& one) { return one.second.length.empty(); });
       return reserved;
     }
     return {};
+  }
+
+  // Caches that are soon full grow a few a pass, so that those of many sequences do not all grow in one.
+  // Where there is no memory for it now there may be when it is needed.
+  void grow_some(std::span<const PassPiece> pieces) {
+    std::vector<std::pair<int64_t, const PassPiece*>> soon;  // by positions that are left
+    for (const PassPiece& piece : pieces) {
+      const Kept& kept = sequences_.at(piece.sequence);
+      const int64_t left = kept.cache.capacity() - kept.longest();
+      if (left <= kSoon && kept.cache.capacity() < piece.expected) soon.emplace_back(left, &piece);
+    }
+    std::sort(soon.begin(), soon.end());
+    for (size_t i = 0; i < (soon.size() + kSoon - 1) / kSoon; ++i) {
+      Kept& kept = sequences_.at(soon[i].second->sequence);
+      static_cast<void>(kept.cache.reserve(kept.cache.capacity() + 1, soon[i].second->expected,
+                                           kept.longest(), layout_, model_->context()));
+    }
   }
 
   // Sequences begin at rows that a device can address.
@@ -158,7 +179,8 @@ class PartsStage final : public Stage {
         if (part % 2 == 0) continue;
         for (const auto* specs : {&interface_of(*model_, part).inputs, &interface_of(*model_, part).outputs})
           for (const RowSpec& spec : *specs)
-            while (row_step_ * Exchange::row_bytes(spec, backend_) % backend_.alignment() != 0) row_step_ *= 2;
+            while (row_step_ * Exchange::row_bytes(spec, backend_) % backend_.alignment() != 0)
+              row_step_ *= 2;
       }
   }
   Rows lay(std::span<const PassPiece> pieces) const {
@@ -200,7 +222,9 @@ class PartsStage final : public Stage {
       piece_positions_.push_back(view);
     }
     WEFT_TRY(row_positions_, upload_some(all));
-    wanted.resize(static_cast<size_t>(Programs::rounded_rows(std::max<int64_t>(1, static_cast<int64_t>(wanted.size())))), -1);
+    wanted.resize(static_cast<size_t>(
+                      Programs::rounded_rows(std::max<int64_t>(1, static_cast<int64_t>(wanted.size())))),
+                  -1);
     WEFT_TRY(wanted_positions_, upload_some(wanted));
     return {};
   }
@@ -219,18 +243,21 @@ class PartsStage final : public Stage {
   }
   Result<Tensor> send(const RowSpec& spec, std::span<const PassPiece> pieces, const Rows& places) {
     if (places.is_dense)
-      return backend_.download(exchange_.at(spec.name), {spec.dtype, {places.used, spec.width}}, dag::Layout::Plain);
+      return backend_.download(exchange_.at(spec.name), {spec.dtype, {places.used, spec.width}},
+                               dag::Layout::Plain);
     Tensor all({spec.dtype, {places.used, spec.width}});
     auto to = all.mutable_bytes().begin();
     for (size_t i = 0; i < pieces.size(); ++i) {
-      WEFT_TRY(const Tensor part, backend_.download(exchange_.at(spec.name, places.first[i]),
-                                                    {spec.dtype, {pieces[i].count, spec.width}}, dag::Layout::Plain));
+      WEFT_TRY(const Tensor part,
+               backend_.download(exchange_.at(spec.name, places.first[i]),
+                                 {spec.dtype, {pieces[i].count, spec.width}}, dag::Layout::Plain));
       to = std::copy(part.bytes().begin(), part.bytes().end(), to);
     }
     return all;
   }
 
-  void bind_rows(Program& program, const dag::PartInterface& interface, const Exchange& exchange, int64_t row) {
+  void bind_rows(Program& program, const dag::PartInterface& interface, const Exchange& exchange,
+                 int64_t row) {
     for (const auto* specs : {&interface.inputs, &interface.outputs})
       for (const RowSpec& spec : *specs) program.bind(spec.name, exchange.at(spec.name, row));
   }
@@ -274,12 +301,14 @@ class PartsStage final : public Stage {
     for (size_t i = 0; !in_place && i < wanted.size(); ++i)
       for (const RowSpec& spec : interface.inputs)
         WEFT_TRY_STATUS(backend_.copy(exchange_.at(spec.name, wanted[i]),
-                                      selected_.at(spec.name, static_cast<int64_t>(i)), {spec.dtype, {1, spec.width}}));
+                                      selected_.at(spec.name, static_cast<int64_t>(i)),
+                                      {spec.dtype, {1, spec.width}}));
     WEFT_TRY(Program * program, programs_.rows(part, Programs::rounded_rows(count)));
     bind_rows(*program, interface, exchange, 0);
     program->bind(Incremental::kPositions, wanted_positions_);
     WEFT_TRY_STATUS(program->run());
-    return backend_.download(exchange.at(logits.name), {logits.dtype, {count, logits.width}}, dag::Layout::Plain);
+    return backend_.download(exchange.at(logits.name), {logits.dtype, {count, logits.width}},
+                             dag::Layout::Plain);
   }
 
   std::shared_ptr<const Incremental> model_;
@@ -316,9 +345,9 @@ std::vector<RowSpec> rows_before(const Incremental& model, uint32_t part) {
   return specs;
 }
 
-Result<std::unique_ptr<Stage>> Stage::create(std::shared_ptr<const Incremental> model, std::vector<PartRange> ranges,
-                                             const dag::Weights& weights, std::shared_ptr<peer::State> state,
-                                             int64_t rows_max) {
+Result<std::unique_ptr<Stage>> Stage::create(std::shared_ptr<const Incremental> model,
+                                             std::vector<PartRange> ranges, const dag::Weights& weights,
+                                             std::shared_ptr<peer::State> state, int64_t rows_max) {
   auto stage = std::make_unique<PartsStage>(std::move(model), std::move(ranges), std::move(state), rows_max);
   WEFT_TRY_STATUS(stage->load(weights));
   return stage;

@@ -132,7 +132,7 @@ Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const stor
     WEFT_TRY(opened.tokenizer, submitted_tokenizer(submission, opened.job, blobs, folder));
     if (const std::string draft = draft_path(opened.job, folder); !draft.empty()) {
       const auto beside = std::make_shared<SubmittedModel>(submission, draft, blobs);
-      WEFT_TRY(opened.draft, onnx::open_model(beside, onnx::kOutlineReadMax));
+      WEFT_TRY(opened.draft, onnx::open_model(*beside));
       opened.draft_files = beside;
     }
     return opened;
