@@ -3,8 +3,7 @@
 //   weft_bench_serving MODEL [--threads N] [--prompt-rows N]
 //     decode BEFORE TOKENS           milliseconds a token, one sequence, BEFORE positions behind it
 //     many SEQUENCES BEFORE TOKENS   milliseconds a pass, tokens a second of all
-//     prompt SEQUENCES LENGTH        while a prompt of LENGTH arrives: median and 99th percentile of the
-//     milliseconds
+//     prompt SEQUENCES LENGTH        while a prompt of LENGTH arrives: median and 99th percentile of the milliseconds
 //                                    between tokens of the others, without it and with it
 #include <algorithm>
 #include <chrono>
@@ -17,7 +16,6 @@
 #include "base/rng.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "serve/engine.h"
-#include "serve/prompt_pace.h"
 #include "serve/service/load.h"
 
 namespace {
@@ -38,7 +36,7 @@ T must(Result<T> result) {
 
 class Bench {
  public:
-  Bench(serve::Decoder& decoder, bool paces) : decoder_(decoder), paces_(paces) {}
+  explicit Bench(serve::Decoder& decoder) : decoder_(decoder) {}
 
   void decode(int64_t before, int64_t count) {
     const auto sequence = filled(before);
@@ -71,24 +69,20 @@ class Bench {
                       {[](const auto&) { return true; }, [](auto, const Status&) {}}));
     for (int i = 0; i < 3; ++i) engine.tick();
     std::vector<double> alone, beside;
-    serve::PromptPace pace(prompt_rows);
-    const auto next = [&] {
-      const auto begin = Clock::now();
-      const auto tick = engine.tick();
-      const double ms = ms_since(begin);
-      pace.took(tick.of_prompts, tick.rows - tick.of_prompts, ms / 1000);
-      if (paces_) engine.set_prompt_rows(pace.rows());
-      return ms;
-    };
-    for (int i = 0; i < 40; ++i) alone.push_back(next());
+    for (int i = 0; i < 40; ++i) alone.push_back(tick(engine));
     must(engine.add({.prompt = random_tokens(length), .tokens_max = 1, .sampling = {.temperature = 0}},
                     {[&](const auto&) { return ++first_of_long > 0; }, [](auto, const Status&) {}}));
-    while (first_of_long == 0) beside.push_back(next());
-    std::printf("%.3f %.3f %.3f %.3f %zu\n", at(alone, 0.5), at(alone, 0.99), at(beside, 0.5),
-                at(beside, 0.99), beside.size());
+    while (first_of_long == 0) beside.push_back(tick(engine));
+    std::printf("%.3f %.3f %.3f %.3f %zu\n", at(alone, 0.5), at(alone, 0.99), at(beside, 0.5), at(beside, 0.99),
+                beside.size());
   }
 
  private:
+  static double tick(serve::Engine& engine) {
+    const auto begin = Clock::now();
+    engine.tick();
+    return ms_since(begin);
+  }
   static double at(std::vector<double> values, double part) {
     std::sort(values.begin(), values.end());
     return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
@@ -120,7 +114,6 @@ class Bench {
   }
 
   serve::Decoder& decoder_;
-  bool paces_;  // rows of prompts by what passes took; else as many as --prompt-rows says
   Rng rng_{1, 0};
   int64_t sink_ = 0;
 };
@@ -129,7 +122,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   int threads = 0;
-  int64_t prompt_rows = 0;
+  int64_t prompt_rows = serve::EngineOptions{}.prompt_rows;
   for (int i = 2; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--prompt-rows") == 0) prompt_rows = std::atoi(argv[i + 1]);
@@ -144,9 +137,7 @@ int main(int argc, char** argv) {
   options.verifies = false;
   options.needs_tokenizer = false;
   const serve::LoadedModel model = must(serve::load_model(options, *backend));
-  const bool paces = prompt_rows == 0;
-  if (paces) prompt_rows = serve::EngineOptions{}.prompt_rows;
-  Bench bench(*model.decoder, paces);
+  Bench bench(*model.decoder);
   std::printf("ready\n");
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line); std::fflush(stdout)) {

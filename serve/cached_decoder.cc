@@ -39,6 +39,10 @@ class CachedDecoder final : public Decoder {
     static_cast<CachedSequence&>(sequence).set_length(length);
   }
 
+  bool make_room(Sequence& sequence, int64_t positions, int64_t expected, int64_t rows) override {
+    return stage_->make_room(static_cast<CachedSequence&>(sequence).id(), positions, expected, rows);
+  }
+
   Result<Tensor> pass(std::span<const Piece> pieces) override {
     std::vector<PassPiece> of_stage;
     std::vector<int64_t> tokens;
@@ -51,8 +55,9 @@ class CachedDecoder final : public Decoder {
     }
     const dag::RowSpec spec = model_->tokens();
     const auto rows = static_cast<int64_t>(tokens.size());
-    WEFT_TRY(RowTensors out,
-             stage_->run(0, of_stage, {{spec.name, dag::from_int64s({spec.dtype, {rows, spec.width}}, tokens)}}));
+    WEFT_TRY(
+        RowTensors out,
+        stage_->run(0, of_stage, {{spec.name, dag::from_int64s({spec.dtype, {rows, spec.width}}, tokens)}}));
     for (const Piece& piece : pieces)
       of(piece).set_length(piece.sequence->length() + static_cast<int64_t>(piece.tokens.size()));
     return std::move(out.begin()->second);
@@ -73,7 +78,8 @@ Result<std::unique_ptr<Decoder>> make_cached_decoder(std::shared_ptr<const Incre
                                                      const dag::Weights& weights,
                                                      std::shared_ptr<peer::State> state,
                                                      const CachedOptions& options) {
-  WEFT_TRY(auto stage, Stage::create(model, {{0, part_count(*model)}}, weights, std::move(state), options.rows_max));
+  WEFT_TRY(auto stage,
+           Stage::create(model, {{0, part_count(*model)}}, weights, std::move(state), options.rows_max));
   return std::make_unique<CachedDecoder>(std::move(model), std::move(stage), options.rows_max);
 }
 

@@ -14,4 +14,6 @@ Status Decoder::check(const Piece& piece) const {
   return {};
 }
 
+bool Decoder::make_room(Sequence&, int64_t, int64_t, int64_t) { return false; }
+
 }  // namespace weft::serve

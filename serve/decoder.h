@@ -44,6 +44,9 @@ class Decoder : public ModelLimits {
   // Errors: OutOfRange for a token that is none, a sequence beyond the context, more than rows_max() rows;
   // ResourceExhausted when there is no memory for a sequence's positions. Then no sequence has changed.
   virtual Result<dag::Tensor> pass(std::span<const Piece> pieces) = 0;
+  // Makes ready for a piece of so many rows that ends at `positions`, where it needs more room; `expected` as
+  // Piece has it. Says whether that took as long as many rows do. Without memory the pass will say so.
+  virtual bool make_room(Sequence& sequence, int64_t positions, int64_t expected, int64_t rows);
   // The sequence as if only its first positions had been computed. REQUIRES: length <= its length.
   virtual void cut(Sequence& sequence, int64_t length) = 0;
 
@@ -56,9 +59,9 @@ struct CachedOptions {
   int64_t rows_max = 64;
 };
 
-// Keeps keys and values. `state` belongs to the backend, and may hold weights already; those that it lacks are
-// taken from `weights`, which are those of the graph that `model` was derived from. Errors: NotFound for a
-// weight that is missing; what Executor::create and State::write say.
+// Keeps keys and values. `state` belongs to the backend, and may hold weights already; those that it lacks
+// are taken from `weights`, which are those of the graph that `model` was derived from. Errors: NotFound for
+// a weight that is missing; what Executor::create and State::write say.
 Result<std::unique_ptr<Decoder>> make_cached_decoder(std::shared_ptr<const dag::Incremental> model,
                                                      const dag::Weights& weights,
                                                      std::shared_ptr<peer::State> state,

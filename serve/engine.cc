@@ -136,6 +136,13 @@ std::vector<Engine::Served*> Engine::next_generating(bool& any) {
   return free;
 }
 
+// Whether this pass was used to make room for a prompt, which takes as long as its rows do: those that
+// generate wait for one of the two.
+bool Engine::makes_room(Served& served, int64_t rows) {
+  return decoder_ != nullptr &&
+         decoder_->make_room(*served.sequence, served.begun + rows, positions_of(served.request), rows);
+}
+
 std::vector<Engine::Turn> Engine::share_rows() {
   std::vector<Turn> turns;
   int64_t left = model_.rows_max();
@@ -146,10 +153,11 @@ std::vector<Engine::Turn> Engine::share_rows() {
   }
   if (options_.draft) left -= guess(turns, left - rows_for_prompts());
   if (any_generates) left = std::min(left, options_.prompt_rows);
-  for (const auto& [id, served] : serving_) {
+  for (auto& [id, served] : serving_) {
     if (served.pending() <= 0 || served.generates() || left <= 0) continue;
     const int64_t rows = std::min(left, served.pending());
-    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch, true});
+    if (any_generates && makes_room(served, rows)) continue;
+    turns.push_back({id, rows, rows == served.pending() ? 1 : 0, served.epoch});
     left -= rows;
   }
   return turns;
@@ -288,7 +296,6 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   int64_t draws = 0;
   for (const Turn& turn : under_way.turns) {
     tick.rows += turn.rows;
-    tick.of_prompts += turn.is_prompt ? turn.rows : 0;
     tick.guessed += static_cast<int64_t>(turn.guesses.size());
     draws += is_wanted(turn) ? turn.logits : 0;
   }

@@ -102,13 +102,12 @@ class Engine {
   void give_up(uint64_t id, const Status& status);
 
   struct Tick {
-    int64_t rows = 0;        // of positions that were computed
-    int64_t of_prompts = 0;  // of these
-    int64_t generated = 0;   // tokens
-    int64_t guessed = 0;     // rows that were of guesses
-    int64_t accepted = 0;    // guesses that were drawn
-    bool idle = false;       // nothing was to be done
-    Status status{};         // of the pass
+    int64_t rows = 0;       // of positions that were computed
+    int64_t generated = 0;  // tokens
+    int64_t guessed = 0;    // rows that were of guesses
+    int64_t accepted = 0;   // guesses that were drawn
+    bool idle = false;      // nothing was to be done
+    Status status{};        // of the pass
   };
   // One pass, and what comes of it. A failed pass ends those sequences that were in it. REQUIRES: a decoder.
   Tick tick();
@@ -138,9 +137,6 @@ class Engine {
   // Whether logits of this sequence in a pass that is under way are of use: not when it has ended, nor when a
   // guess before them was wrong.
   bool wants(uint64_t pass, uint64_t id) const;
-  // From the next pass on (EngineOptions::prompt_rows). REQUIRES: at least one.
-  void set_prompt_rows(int64_t rows) { options_.prompt_rows = rows; }
-
   // The first position of which a pass is to be begun.
   int64_t begun(uint64_t id) const;
   bool serves(uint64_t id) const { return serving_.contains(id); }
@@ -170,7 +166,6 @@ class Engine {
     int64_t rows = 0;
     int64_t logits = 0;  // of its last rows: all that is known will have been computed
     uint64_t epoch = 0;
-    bool is_prompt = false;
     std::vector<int64_t> guesses{};  // its last rows
     bool is_guessed() const { return rows == static_cast<int64_t>(guesses.size()); }
   };
@@ -186,6 +181,7 @@ class Engine {
   void end_cancelled();
   std::vector<Served*> next_generating(bool& any);
   std::vector<Turn> share_rows();
+  bool makes_room(Served& served, int64_t rows);
   int64_t rows_for_prompts() const;
   size_t generating() const;
   double guess_cost() const;

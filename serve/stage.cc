@@ -69,6 +69,22 @@ class PartsStage final : public Stage {
   size_t sequences() const override { return sequences_.size(); }
   void end(uint64_t sequence) override { sequences_.erase(sequence); }
 
+  // With the programs for it.
+  bool make_room(uint64_t sequence, int64_t positions, int64_t expected, int64_t rows) override {
+    Kept& kept = sequences_[sequence];
+    const bool is_there = kept.cache.capacity() >= positions;
+    if (!is_there && kept.cache.reserve(positions, expected, kept.longest(), layout_, model_->context())) {
+      for (const PartRange& range : ranges_)
+        for (uint32_t part = range.begin; part < range.end; ++part)
+          if (part % 2 == 1)
+            static_cast<void>(
+                programs_.attending(part / 2, Programs::rounded_rows(rows), kept.cache.capacity()));
+      return true;
+    }
+    if (kept.length.empty() && !is_there) sequences_.erase(sequence);
+    return false;
+  }
+
   Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows) override {
     WEFT_TRY_STATUS(check(range, pieces, rows));
     WEFT_TRY_STATUS(reserve(pieces));
@@ -160,6 +176,7 @@ class PartsStage final : public Stage {
   void grow_some(std::span<const PassPiece> pieces) {
     std::vector<std::pair<int64_t, const PassPiece*>> soon;  // by positions that are left
     for (const PassPiece& piece : pieces) {
+      if (piece.logits == 0) continue;  // of a prompt, whose next piece needs more room at once
       const Kept& kept = sequences_.at(piece.sequence);
       const int64_t left = kept.cache.capacity() - kept.longest();
       if (left <= kSoon && kept.cache.capacity() < piece.expected) soon.emplace_back(left, &piece);

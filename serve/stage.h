@@ -44,6 +44,8 @@ class Stage {
   // computed; OutOfRange beyond the context or rows_max; ResourceExhausted when there is no memory for the
   // caches.
   virtual Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows) = 0;
+  // Before a piece of so many rows that ends at `positions` (Decoder::make_room).
+  virtual bool make_room(uint64_t, int64_t, int64_t, int64_t) { return false; }
   // Lets its caches go. Unknown sequences are ignored.
   virtual void end(uint64_t sequence) = 0;
   virtual size_t sequences() const = 0;

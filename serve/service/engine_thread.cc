@@ -22,10 +22,7 @@ Metrics EngineThread::declared_metrics() {
 }
 
 EngineThread::EngineThread(std::unique_ptr<Decoder> decoder, const EngineOptions& options)
-    : decoder_(std::move(decoder)),
-      engine_(*decoder_, options),
-      pace_(options.prompt_rows),
-      counted_(declared_metrics()) {
+    : decoder_(std::move(decoder)), engine_(*decoder_, options), counted_(declared_metrics()) {
   pulse_.last_pass = steady_now();
   publish();
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -120,11 +117,8 @@ void EngineThread::publish() {
 void EngineThread::run(const std::stop_token& stop) {
   while (take_commands(stop)) {
     is_in_pass_ = true;
-    const Instant begun = steady_now();
     const Engine::Tick tick = engine_.tick();
     is_in_pass_ = false;
-    pace_.took(tick.of_prompts, tick.rows - tick.of_prompts, seconds(steady_now() - begun));
-    engine_.set_prompt_rows(pace_.rows());
     count(tick);
     publish();
   }

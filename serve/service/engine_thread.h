@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "serve/prompt_pace.h"
 #include "serve/service/token_source.h"
 
 namespace weft::serve {
@@ -40,7 +39,6 @@ class EngineThread final : public TokenSource {
 
   std::unique_ptr<Decoder> decoder_;
   Engine engine_;            // the thread's
-  PromptPace pace_;          // the thread's
   Metrics counted_;          // the thread's
   Pulse pulse_;              // the thread's
   bool is_in_pass_ = false;  // likewise: what fails now is a pass, not a request
