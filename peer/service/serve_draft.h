@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "dag/incremental/incremental.h"
 #include "peer/backend/backend.h"
 #include "proto/messages.h"
