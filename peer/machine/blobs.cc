@@ -56,15 +56,26 @@ void Peer::State::stand_by(const proto::StandBy& list) {
   if (!stages.empty() && !is_of_stage) return;
   if (list.tensors.empty()) {
     stand_bys.forget(list.run);
-    if (!is_of_stage) forget_snapshots(list.run);
+    if (!is_of_stage) retire_snapshots(list.run);
     return;
   }
+  make_room_of_retired(list);
   if (const Status begun = stand_bys.begin(list, room_on_host(), out); !begun) {
     say("warning stand_by_refused run=" + std::to_string(list.run) + " reason=\"" + begun.error().message +
         "\"");
     return tell_standing_by({list.run, list.step, list.list}, begun.error());
   }
   if (const auto complete = stand_bys.complete_if_here(list.run)) tell_standing_by(*complete);
+}
+
+// What a list wants of what a run that has ended left here stays; the rest of that goes.
+void Peer::State::make_room_of_retired(const proto::StandBy& list) {
+  if (!retired) return;
+  const std::vector<WantedBlob> wanted = shelf.list_of(list.tensors).blobs;
+  shelf.name(wanted);
+  forget_retired();
+  shelf.forget_unnamed(out);
+  shelf.unname(wanted);
 }
 
 // A broker that knows nothing of failures would take one for the opposite.

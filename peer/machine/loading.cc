@@ -69,6 +69,21 @@ void Peer::State::forget_snapshots(proto::JobNumber run) {
   snapshots.erase(at);
 }
 
+// Of a run that has ended. What its stage learnt last is kept for a while: who serves it next is given it by
+// nobody. One run's at a time.
+void Peer::State::retire_snapshots(proto::JobNumber run) {
+  const auto at = snapshots.find(run);
+  if (at == snapshots.end()) return;
+  if (retired && retired->run != run) forget_retired();
+  at->second.trim(1);
+  retired = Retired{run, now + options.retired_deadline};
+}
+
+void Peer::State::forget_retired() {
+  if (const auto gone = std::exchange(retired, std::nullopt); gone && find_of_run(gone->run) == nullptr)
+    forget_snapshots(gone->run);
+}
+
 // ---- from the assignment to work
 
 void Peer::State::assign(const proto::AssignStage& assign) {
@@ -85,12 +100,16 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   if (!take_parked(stage)) {
     stage.tensors = shelf.list_of(assign.tensors);
     stage.tensors.origins = origins_of(assign.tensors, assign.sources);
+    say("info stage_tensors run=" + std::to_string(assign.run) +
+        " all=" + std::to_string(stage.tensors.blobs.size()) +
+        " to_fetch=" + std::to_string(stage.tensors.missing.size()));
   }
   stage.state_bytes = state_bytes_of(assign);
   begin_lending(stage);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
   stage.until_loaded = stage.tensors.blobs;
   shelf.name(stage.until_loaded);
+  retired.reset();
   for (auto at = snapshots.begin(); at != snapshots.end();) {
     const proto::JobNumber run = (at++)->first;
     if (find_of_run(run) == nullptr) forget_snapshots(run);
@@ -229,6 +248,7 @@ void Peer::State::give_up() {
     drop_stage(stage);
   }
   if (!stages.empty()) return;  // it has for these
+  retired.reset();
   while (!snapshots.empty()) forget_snapshots(snapshots.begin()->first);
   stand_bys.forget_all();
   settle_drain();

@@ -124,6 +124,7 @@ void Peer::State::on_tick(Bytes memory_free) {
     if (stage.trains() && !work) work = stage.machine.work(now);
   apply(session.on_tick(now, memory_free, work));
   if (orphan_at && now >= *orphan_at) give_up();
+  if (retired && now >= retired->until) forget_retired();
   for (auto& [number, stage] : stages)
     if (stage.lends_until && now >= *stage.lends_until) load_after_lending(stage);
   for (auto& [number, stage] : stages) serve_on_tick(stage);
@@ -307,6 +308,7 @@ std::optional<Instant> Peer::next_deadline(Instant now) const {
   std::optional<Instant> next = state.session.next_deadline();
   const auto take = [&](Instant at) { next = next ? std::min(*next, at) : at; };
   if (state.orphan_at) take(*state.orphan_at);
+  if (state.retired) take(state.retired->until);
   if (state.overdue)
     take(state.now + DeviceWatch::kAwakeMax);
   else if (const auto look = state.watch.next_look())

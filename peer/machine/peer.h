@@ -57,6 +57,7 @@ struct PeerOptions {
   SessionOptions session;
   StageMachine::Options stage;
   Duration orphan_deadline = std::chrono::minutes(10);
+  Duration retired_deadline = std::chrono::minutes(5);  // what a run learnt is kept so long after its end
   // How long a device that was overdue is waited for; then the peer leaves.
   Duration device_patience = std::chrono::minutes(5);
   // How long a served model's runner is kept for the next plan to take it over.

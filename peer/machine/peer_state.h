@@ -117,6 +117,9 @@ struct Peer::State {
   void report_ready(HeldStage& stage);
   Snapshots& snapshots_of(proto::JobNumber run);
   void forget_snapshots(proto::JobNumber run);
+  void retire_snapshots(proto::JobNumber run);
+  void forget_retired();
+  void make_room_of_retired(const proto::StandBy& list);
 
   // What comes for its lists (blobs.cc)
   void fetch();
@@ -211,6 +214,11 @@ struct Peer::State {
 
   BlobShelf shelf;
   std::map<proto::JobNumber, Snapshots> snapshots;  // also of runs whose stage has gone
+  struct Retired {
+    proto::JobNumber run{};
+    Instant until{};
+  };
+  std::optional<Retired> retired;  // whose run has ended: it may be served next
   TransferPauses pauses;
   uint64_t uploads_numbered = 0;  // of all stages
   StandBys stand_bys;

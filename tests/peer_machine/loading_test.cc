@@ -144,7 +144,7 @@ TEST(Loading, AnotherRunsStageForgetsTheRest) {
   EXPECT_EQ(shell.memory, std::set<Digest>{digest_of("b")});
 }
 
-TEST(Loading, AnEmptyStandByForgetsAReleasedRunsSnapshots) {
+TEST(Loading, AnEmptyStandByForgetsAReleasedRunsSnapshotsAfterAWhile) {
   Shell shell;
   shell.join();
   shell.load(assignment());
@@ -153,7 +153,33 @@ TEST(Loading, AnEmptyStandByForgetsAReleasedRunsSnapshots) {
   shell.say(proto::ReleaseStage{1, 1, "done"});
   EXPECT_FALSE(shell.memory.empty());
   shell.say(proto::StandBy{.run = 1});
+  EXPECT_FALSE(shell.memory.empty()) << "it may be served next";
+  shell.tick(std::chrono::minutes(5));
   EXPECT_TRUE(shell.memory.empty());
+}
+
+// Its run has ended: whoever serves what it learnt is given it by nobody, but what it lacks.
+TEST(Loading, WhatARunLearntIsThereForWhoServesIt) {
+  Shell shell;
+  shell.join();
+  shell.load(assignment({.contents = {"a", "b"}}));
+  shell.say(proto::ReleaseStage{1, 1, "done"});
+  shell.say(proto::StandBy{.run = 1});
+  shell.say(assignment({.run = 2, .contents = {"b", "c"}}));
+  EXPECT_EQ(shell.fetching(), Names{"c"});
+  EXPECT_EQ(shell.memory, std::set<Digest>{digest_of("b")});
+}
+
+// Whoever stands by for another run needs the room; what both have stays.
+TEST(Loading, AStandByTakesTheRoomOfWhatARunLearnt) {
+  Shell shell;
+  shell.join();
+  shell.load(assignment({.contents = {"a", "b"}}));
+  shell.say(proto::ReleaseStage{1, 1, "done"});
+  shell.say(proto::StandBy{.run = 1});
+  shell.say(proto::StandBy{.run = 2, .tensors = {tensor_of("w0", "b"), tensor_of("w1", "c")}});
+  EXPECT_EQ(shell.fetching(), Names{"c"});
+  EXPECT_EQ(shell.memory, std::set<Digest>{digest_of("b")});
 }
 
 TEST(Loading, WhatComesForAStageThatHasGoneIsForgotten) {
