@@ -171,8 +171,9 @@ class ServingPlanner {
     const double enough = kFewerPasses * *std::max_element(rates.begin(), rates.end());
     const auto chosen = std::find_if(rates.begin(), rates.end(), [&](double rate) { return rate >= enough; });
     plan_.passes = least + static_cast<uint32_t>(chosen - rates.begin());
+    plan_.passes_shared = plan_.passes;
+    plan_.tokens_per_second = *chosen;
     if (request_.draft) fill_with_guesses();
-    plan_.tokens_per_second = rate_of(plan_.passes);
     plan_.first_token_seconds = first_token();
   }
   // The next guess can be sent once the slowest stage or link, or the draft, is done with the one before it:
@@ -231,7 +232,7 @@ class ServingPlanner {
   double first_token() const {
     const auto rows = static_cast<double>(std::min<uint64_t>(prompt(), request_.rows_max));
     const Round round = round_of(rows, true);
-    const double next = std::max(round.slowest, round.seconds / plan_.passes);
+    const double next = std::max(round.slowest, round.seconds / plan_.passes_shared);
     return round.seconds + (std::ceil(static_cast<double>(prompt()) / rows) - 1) * next;
   }
   uint64_t prompt() const { return std::max<uint64_t>(1, request_.context / 2); }
@@ -266,7 +267,8 @@ class ServingPlanner {
            std::to_string(plan_.sequences) + (plan_.sequences == 1 ? " sequence of " : " sequences of ") +
            std::to_string(request_.context) + ": about " + tokens + " tokens/s of one, " +
            number(plan_.tokens_per_second) + " of all together" +
-           (plan_.passes > 1 ? ", in " + std::to_string(plan_.passes) + " passes under way" : "");
+           (plan_.passes_shared > 1 ? ", in " + std::to_string(plan_.passes_shared) + " passes under way"
+                                    : "");
   }
   std::string line_of(size_t s) const {
     const ServingStage& stage = plan_.stages[s];

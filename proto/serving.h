@@ -30,6 +30,8 @@ struct ServeDraft {
   // the names that draft_name() makes of its own.
   std::shared_ptr<const dag::Graph> graph{};
   std::string tokens{}, logits{};  // an input and an output of it
+  // Of the passes under way those that texts share; the others are for guesses alone. 0: all.
+  uint32_t passes_shared = 0;
 };
 inline std::string draft_name(const std::string& initializer) { return "draft/" + initializer; }
 

@@ -126,9 +126,9 @@ std::vector<Engine::Served*> Engine::next_generating(bool& any) {
     if (served.pending() == 1) free.push_back(&served);
   }
   any = all > 0;
-  const size_t places = options_.passes_max - passes_.size();
-  const size_t most = std::min({ceil_of(all, options_.passes_max), ceil_of(free.size(), places),
-                                static_cast<size_t>(model_.rows_max())});
+  const size_t places = shared() - (passes_.size() - guessed_passes());
+  const size_t most = std::min(
+      {ceil_of(all, shared()), ceil_of(free.size(), places), static_cast<size_t>(model_.rows_max())});
   if (free.size() <= most) return free;
   std::stable_sort(free.begin(), free.end(),
                    [](const Served* a, const Served* b) { return a->last_pass < b->last_pass; });
@@ -146,6 +146,10 @@ bool Engine::makes_room(Served& served, int64_t rows) {
 std::vector<Engine::Turn> Engine::share_rows() {
   std::vector<Turn> turns;
   int64_t left = model_.rows_max();
+  if (passes_.size() - guessed_passes() >= shared()) {
+    guess(turns, left);
+    return turns;
+  }
   bool any_generates = false;
   for (const Served* served : next_generating(any_generates)) {
     turns.push_back({served->id, 1, 1, served->epoch});
@@ -179,21 +183,31 @@ size_t Engine::generating() const {
 // the average, of as many as go round.
 double Engine::guess_cost() const {
   const auto all = static_cast<double>(generating());
-  const auto passes = static_cast<double>(options_.passes_max);
+  const auto passes = static_cast<double>(shared());
   const double rows = std::max(1.0, std::ceil(all / passes));
   const double in_pass = options_.row_cost * rows / (1 + (rows - 1) * options_.row_cost);
   if (options_.passes_max == 1) return in_pass;
-  return 0.5 / passes + std::clamp((all - 1) / (passes - 1), 0.0, 1.0) * in_pass;
+  const double load = passes > 1 ? std::clamp((all - 1) / (passes - 1), 0.0, 1.0) : 1;
+  return 0.5 / static_cast<double>(options_.passes_max) + load * in_pass;
 }
 
 // Whether a pass may have guesses alone: each sequence that generates finds a place for its next token.
 bool Engine::may_guess_alone() const {
+  return std::min(generating(), shared()) + guessed_passes() < options_.passes_max;
+}
+
+size_t Engine::shared() const {
+  return options_.draft && options_.passes_shared > 0 ? options_.passes_shared : options_.passes_max;
+}
+
+// Passes under way that have guesses alone.
+size_t Engine::guessed_passes() const {
+  if (!options_.draft) return 0;
   const auto is_alone = [](const auto& pass) {
     const auto& turns = pass.second.turns;
     return std::all_of(turns.begin(), turns.end(), [](const Turn& turn) { return turn.is_guessed(); });
   };
-  const auto alone = static_cast<size_t>(std::count_if(passes_.begin(), passes_.end(), is_alone));
-  return generating() + alone < options_.passes_max;
+  return static_cast<size_t>(std::count_if(passes_.begin(), passes_.end(), is_alone));
 }
 
 // Rows of a pass for guesses, at most `most`. A sequence that may be in many passes at once has one row in

@@ -42,7 +42,9 @@ struct EngineOptions {
   size_t passes_max = 1;           // under way at once
   uint64_t numbers_behind = 0;     // the first request and the first pass have the number behind this one
   std::shared_ptr<Draft> draft{};  // none: nothing is guessed
-  int64_t draft_rows = 7;          // guesses in one pass, of one sequence, at most
+  // Of the passes under way those that texts share; the others are for guesses alone. 0: all.
+  size_t passes_shared = 0;
+  int64_t draft_rows = 7;  // guesses in one pass, of one sequence, at most
   // Of the time of a pass with one row, what each row more takes: eight rows take a CPU less than twice what
   // one takes; over a slow link a row may take as long as a pass.
   double row_cost = 1.0 / 7;
@@ -184,6 +186,8 @@ class Engine {
   bool makes_room(Served& served, int64_t rows);
   int64_t rows_for_prompts() const;
   size_t generating() const;
+  size_t shared() const;
+  size_t guessed_passes() const;
   double guess_cost() const;
   bool may_guess_alone() const;
   int64_t guess(std::vector<Turn>& turns, int64_t most);

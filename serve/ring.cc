@@ -283,6 +283,7 @@ RingEntry::RingEntry(std::shared_ptr<const Incremental> model, std::span<const P
                          .passes_max = options.passes_max,
                          .numbers_behind = options.numbers_behind,
                          .draft = options.draft,
+                         .passes_shared = options.passes_shared,
                          .row_cost = options.row_cost}),
       alone_(ranges.size() == 1),
       kept_positions_max_(options.kept_positions_max),

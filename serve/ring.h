@@ -41,7 +41,8 @@ struct RingOptions {
   int64_t kept_positions_max = 0;  // of sequences that are kept, each as long as it may become
   uint64_t numbers_behind = 0;     // the first request and the first pass are numbered behind it
   std::shared_ptr<Draft> draft{};  // none: nothing is guessed
-  double row_cost = 1;             // of a guess (EngineOptions)
+  double row_cost = 1;             // of a guess, and passes that texts share, as EngineOptions has them
+  size_t passes_shared = 0;
 };
 
 // Any stage but the entry.

@@ -18,6 +18,7 @@ proto::ServeProgram program_of(const ServingTerms& terms, const plan::ServingPla
                               .sequences_max = terms.model.sequences_max,
                               .positions_max = plan.positions_max};
   if (stage == 0) program.draft = terms.draft;
+  if (program.draft) program.draft->passes_shared = plan.passes_shared;
   for (const plan::PartSpan& span : plan.stages[stage].parts)
     program.ranges.push_back({span.begin, span.end});
   return program;

@@ -17,7 +17,7 @@ bool is_equal(const std::shared_ptr<const dag::Graph>& a, const std::shared_ptr<
 bool is_equal(const std::optional<proto::ServeDraft>& a, const std::optional<proto::ServeDraft>& b) {
   if (!a || !b) return !a && !b;
   return a->kind == b->kind && a->right == b->right && a->tokens == b->tokens && a->logits == b->logits &&
-         is_equal(a->graph, b->graph);
+         a->passes_shared == b->passes_shared && is_equal(a->graph, b->graph);
 }
 
 bool is_equal(const proto::ServeProgram& a, const proto::ServeProgram& b) {

@@ -163,6 +163,7 @@ Status ServeRunner::make_ring(std::shared_ptr<const dag::Incremental> model,
   const proto::ServeProgram& program = *assignment_->serve;
   serve::RingOptions options = options_of(program, assignment_->plan_version);
   options.draft = std::move(draft);
+  if (program.draft) options.passes_shared = program.draft->passes_shared;
   if (assignment_->stage_count == 1) options.row_cost = kRowCostAlone;
   if (assignment_->seat.stage == 0) {
     WEFT_TRY(entry_, serve::RingEntry::create(std::move(model), program.ranges, std::move(stage), options));

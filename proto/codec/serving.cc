@@ -15,13 +15,14 @@ void put(const dag::PartRange& from, wire::PartRange& to) {
 
 }  // namespace
 
-static_assert(has_fields<ServeDraft, 5>);
+static_assert(has_fields<ServeDraft, 6>);
 void put(const ServeDraft& from, wire::ServeDraft& to) {
   to.set_kind(put_enum<wire::DraftKind>(from.kind, plan::DraftKind::Ngram));
   to.set_right(from.right);
   if (from.graph) put(*from.graph, *to.mutable_graph());
   to.set_tokens(from.tokens);
   to.set_logits(from.logits);
+  to.set_passes_shared(from.passes_shared);
 }
 Status get(const wire::ServeDraft& from, ServeDraft& to) {
   Reader read("ServeDraft");
@@ -30,6 +31,8 @@ Status get(const wire::ServeDraft& from, ServeDraft& to) {
   read.require(to.right <= 1, "right", "above 1");
   read.text(from.tokens(), to.tokens, kSymbolMax, "tokens");
   read.text(from.logits(), to.logits, kSymbolMax, "logits");
+  to.passes_shared = from.passes_shared();
+  read.require(to.passes_shared <= kStagesMax, "passes_shared", "above 1024");
   read.require(from.has_graph() == (to.kind == plan::DraftKind::Decoder), "graph",
                "of a decoder there is one, of others none");
   if (!from.has_graph()) return read.status();

@@ -65,7 +65,8 @@ class RingDraftTest : public RingTest {
                           .positions_max = 96 * static_cast<int64_t>(1 + rng.below(8)),
                           .prompt_rows = 1 + static_cast<int64_t>(rng.below(8)),
                           .draft = tried.draft,
-                          .row_cost = rng.uniform()};
+                          .row_cost = rng.uniform(),
+                          .passes_shared = rng.below(1 + seed % 7)};
     tried.options.ring.kept_positions_max = tried.options.ring.positions_max;
     return tried;
   }

@@ -348,6 +348,7 @@ TEST(ServingPlan, WithADraftTheGuessesOfOneSequenceFillTheRing) {
   // A row goes round in 42.5 ms, and each stage is done with one after 1 ms.
   const ServingPlan plan = guessed(far, 0);
   EXPECT_EQ(plan.passes, 44u);
+  EXPECT_EQ(plan.passes_shared, far_apart(far, 1).passes) << "sequences stand in as many as without a draft";
   EXPECT_NEAR(plan.token_seconds, 42.5e-3, 1e-6);
   EXPECT_NEAR(plan.guessed_tokens_per_second, 5 / (42.5e-3 + 4e-3), 1e-2) << "of five tokens four are guessed";
   const auto says = [&](const ServingPlan& said, const std::string& line) {

@@ -293,6 +293,8 @@ TEST_F(ServedJobs, WhoGuessesIsToldToTheEntryAlone) {
       ASSERT_EQ(draft.has_value(), s == 0 && kind != Kind::None);
       if (!draft) continue;
       EXPECT_EQ(draft->kind, kind);
+      EXPECT_GE(draft->passes_shared, 1u);
+      EXPECT_LE(draft->passes_shared, (*run)->stages[s].assignment->serve->passes_max);
       EXPECT_EQ(draft->right, kind == Kind::Coin ? 0.75 : 0);
     }
     const std::string& said = (*run)->explanation.at(3);

@@ -189,6 +189,7 @@ class Maker {
     pick(draft.kind, plan::DraftKind::Decoder, 1);
     draft.right = rng_.uniform();
     fill_all(draft.tokens, draft.logits);
+    draft.passes_shared = small();
     if (draft.kind != plan::DraftKind::Decoder) return;
     draft.graph = to.serve->graph;
     const auto tensors = to.tensors;

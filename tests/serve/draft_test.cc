@@ -205,6 +205,7 @@ TEST(Draft, TextsAreThoseWithoutItWithPassesUnderWay) {
                                                            .prompt_rows = 3,
                                                            .passes_max = 1 + seed % 5,
                                                            .draft = draft,
+                                                           .passes_shared = rng.below(1 + seed % 5),
                                                            .draft_rows = 1 + static_cast<int64_t>(seed % 3)});
     const auto requests = random_requests(rng);
     std::vector<Heard> heard(requests.size());
