@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 """Texts go on while who computes them is killed: the longest gap between two of a text's pieces, by kill.
 
-    tests/e2e/serve_kills.py [--quick] [--kills N] [--broker-kills N] [--streams N] [--spares N] [--seed N]
+    tests/e2e/serve_kills.py [--quick] [--kills N] [--pair-kills N] [--broker-kills N] [--streams N] [--seed N]
                              [--round-trip MS] [--others N] [--beside N] [--tell-above S]
 
 Three stages of the example GPT and spares on emulated links, each a process. Again and again all streams are begun.
 Once each has had some pieces the peer of a stage is killed (SIGKILL), of each stage in turn, the entry's too. The next
-kill is when somebody stands by again. Then the broker is killed in the same way and started on the same ports. There a
-stream that broke is asked for again, behind the last event that came. A text has to be, byte for byte, the one that
-nobody disturbed. No stream may end early, and where a peer is killed none may break.
+kill is when somebody stands by again. Then peers of two stages are killed, up to 0.2 s apart: while others take the
+place of the first one, or just behind. Then the broker is killed in the same way and started on the same ports. There
+a stream that broke is asked for again, behind the last event that came. A text has to be, byte for byte, the one that
+nobody disturbed. No stream may end early, and where peers are killed none may break.
 
 What is printed are the longest gaps at the client that end behind a kill: of all streams, and of each kill its longest.
 Nothing is asserted of them.
@@ -26,6 +27,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +40,8 @@ from serve_ring import DEADLINE, WEFT, Cluster, write_job  # noqa: E402
 STAGES = 3
 PROMPT = "Once upon"
 TOKENS = 110  # of 128 positions
+SPARES = 2
+APART = 0.2  # seconds, at most, of peers that are killed together
 BEGUN = (4, 40)  # pieces that every stream has had when somebody is killed, drawn
 ON_THE_WAY = 4
 AGAIN = 0.01  # seconds until a broker that is not there is asked again
@@ -223,8 +227,11 @@ class Ring(Cluster):
         found = re.search(rf"^stage {stage} +(\S+)", self.weft("status", "1"), re.MULTILINE)
         return found and found[1]
 
-    def wait_for_spare(self):
-        self.until("nobody stands by", lambda: any(peer.get("state") == "pool" for peer in self.events("peers")))
+    def wait_for_spares(self, count):
+        def stand_by():
+            return sum(peer.get("state") == "pool" for peer in self.events("peers")) >= count
+
+        self.until("too few stand by", stand_by)
         self.until("a stage has no peer", lambda: all(self.peer_of(stage + 1) for stage in range(STAGES)))
 
     def cores(self):
@@ -292,11 +299,28 @@ class Kills:
 
     def peers(self):
         for number in range(self.options.kills):
-            self.ring.wait_for_spare()
+            self.ring.wait_for_spares(1)
             stage = number % STAGES + 1
             victim = self.ring.peer_of(stage)
             yield self.amid(f"kill {number + 1}: stage {stage}, {victim}", lambda: self.ring.kill(victim), False)
             self.ring.add(victim)
+
+    def pairs(self):
+        for number in range(self.options.pair_kills):
+            self.ring.wait_for_spares(2)
+            stages = [number % STAGES + 1, (number + 1) % STAGES + 1]
+            victims = [self.ring.peer_of(stage) for stage in stages]
+            apart = self.random.uniform(0, APART)
+
+            def kill():
+                self.ring.kill(victims[0])
+                time.sleep(apart)
+                self.ring.kill(victims[1])
+
+            what = f"kill {number + 1}: stages {stages[0]} and {stages[1]}, {' and '.join(victims)}, {apart:.3f} s apart"
+            yield self.amid(what, kill, False)
+            for victim in victims:
+                self.ring.add(victim)
 
     def brokers(self):
         def kill():
@@ -347,9 +371,9 @@ def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--pair-kills", type=int, default=20)
     parser.add_argument("--broker-kills", type=int, default=50)
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--round-trip", type=float, default=8, metavar="MS")
     parser.add_argument("--others", type=int, default=0, metavar="N")
@@ -357,20 +381,22 @@ def parsed():
     parser.add_argument("--tell-above", type=float, default=float("inf"), metavar="S")
     options = parser.parse_args()
     if options.quick:
-        options.kills, options.broker_kills = 2, 1
+        options.kills, options.pair_kills, options.broker_kills = 1, 1, 1
     return options
 
 
 def main():
     options = parsed()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the processes end with it
     print(f"seed {options.seed}", flush=True)
     with Ring(options) as ring:
-        ring.begin([f"p{number + 1}" for number in range(STAGES + options.spares)], options.streams + options.others)
+        ring.begin([f"p{number + 1}" for number in range(STAGES + SPARES)], options.streams + options.others)
         ring.processes += [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(options.beside)]
         kills = Kills(ring, options)
         kills.undisturbed()
         others = Others(ring.door, options.others)
         report("peers", list(kills.peers()))
+        report("two peers together", list(kills.pairs()))
         report("the broker", list(kills.brokers()))
         others.end()
 
