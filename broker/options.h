@@ -21,9 +21,9 @@ struct BrokerOptions {
   // checkpoint, for each request of an evaluation or prediction.
   Duration stall_deadline = std::chrono::seconds(60);
   double slowest_bytes_per_second = 125e3;
-  // Losses of a job without a step between them. From the second on, the job waits before it is placed again:
-  // at first `failure_pause`, twice as long after each loss, at most `failure_pause_max`; one that serves
-  // does not where it has stood for as long. After `failures_max` losses it ends.
+  // Losses of a job without a step between them. From the second on (of a service: behind as many as it has
+  // stages) it waits before it is placed again: `failure_pause`, then twice as long each time, at most
+  // `failure_pause_max`; a service that stood for as long does not. A run ends after `failures_max`.
   Duration failure_pause = std::chrono::seconds(1), failure_pause_max = std::chrono::seconds(120);
   uint32_t failures_max = 16;
   // After a restart, for the peers of a run to come back; then the run goes back to its recovery point.

@@ -101,9 +101,29 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
   wait(job, reason);
 }
 
-// One more without a step between them. The first may pass at once; what fails again and again is given time,
-// and at last given up, unless it serves: somebody may come who can. A service that stood for as long as it
-// would be given has had that time, and it counts as a step.
+namespace {
+
+// How many losses without a step between them pass at once. A service makes no steps, and its peers may well
+// be lost together, one after another within a moment: as many as it has stages.
+uint32_t losses_at_once(const Job& job) {
+  constexpr size_t kMost = 8;
+  const bool has_stages = job.serves() && job.previous.plan;
+  return has_stages ? static_cast<uint32_t>(std::clamp<size_t>(job.previous.plan->stages.size(), 1, kMost))
+                    : 1;
+}
+
+// Doubles from the first one that does not pass at once.
+Duration pause_after(uint32_t losses, uint32_t at_once, const BrokerOptions& options) {
+  constexpr uint32_t kDoublings = 20;
+  const uint32_t doublings = losses > at_once ? std::min(losses - at_once - 1, kDoublings) : 0;
+  return std::min(options.failure_pause_max, options.failure_pause * (int64_t{1} << doublings));
+}
+
+}  // namespace
+
+// One more without a step between them. The first ones may pass at once; what fails again and again is given
+// time, and at last given up, unless it serves: somebody may come who can. A service that stood for as long
+// as it would be given has had that time, and it counts as a step.
 void Broker::wait_after_loss(Job& job, const std::string& reason, Duration served) {
   const uint32_t failures = ++job.losses.in_a_row;
   if (failures >= options_.failures_max && !job.serves())
@@ -113,17 +133,13 @@ void Broker::wait_after_loss(Job& job, const std::string& reason, Duration serve
                        job.points.describe() + "; the last: " + reason);
   phase::Waiting waiting;
   std::string why = reason;
-  if (failures > 1) {
-    constexpr uint32_t kDoublings = 20;
-    const Duration pause =
-        std::min(options_.failure_pause_max,
-                 options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
-    if (job.serves() && served >= pause) {
-      job.losses.in_a_row = 1;
-    } else {
-      waiting.not_before = step_.now.monotonic + pause;
-      why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
-    }
+  const uint32_t at_once = losses_at_once(job);
+  const Duration pause = pause_after(failures, at_once, options_);
+  if (job.serves() && served >= pause) {
+    job.losses.in_a_row = 1;
+  } else if (failures > at_once) {
+    waiting.not_before = step_.now.monotonic + pause;
+    why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
   }
   job.losses.at_step = job.step;
   wait(job, why, waiting);

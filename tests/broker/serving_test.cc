@@ -146,6 +146,36 @@ TEST(Serving, HavingServedForAWhileIsAsGoodAsAStep) {
   }
 }
 
+// Peers that are lost together are one event, however their ends are heard of: while others take the place of
+// the first one, or just behind.
+TEST(Serving, AsManyAreReplacedAtOnceAsItHasStages) {
+  for (const bool while_it_loads : {false, true}) {
+    SCOPED_TRACE(while_it_loads ? "lost while it loads" : "lost while it runs");
+    ServingWorld world;
+    world.serve();
+    for (uint8_t who = 3; who <= 8; ++who) world.join(who, who);
+    world.live(120);
+    for (uint32_t loss = 0; loss < kStages; ++loss) {
+      world.leave(world.connection_of(world.at_stage[loss]));
+      ASSERT_FALSE(world.plannings.empty()) << "loss " << loss << ": at once, without a pause";
+      world.plan();
+      if (!while_it_loads || loss + 1 == kStages) world.ready();
+    }
+    EXPECT_EQ(world.states[1], JobState::Running);
+    world.leave(world.connection_of(world.at_stage[0]));
+    EXPECT_TRUE(world.plannings.empty()) << "one more is a row of them";
+    world.live(1);
+    EXPECT_FALSE(world.plannings.empty()) << "a second later";
+    world.plan();
+    world.ready();
+    world.leave(world.connection_of(world.at_stage[0]));
+    world.live(1);
+    EXPECT_TRUE(world.plannings.empty()) << "the pause doubles";
+    world.live(1);
+    EXPECT_FALSE(world.plannings.empty());
+  }
+}
+
 TEST(Serving, WhoStandsByHasTheTensorsAndTakesTheStage) {
   ServingWorld world;
   world.serve();
