@@ -22,6 +22,13 @@ constexpr size_t kIdlePeersFrameMax = 1 << 20;
 // be larger than that.
 constexpr size_t kSendQueueMax = 64 << 20;
 constexpr Duration kStaleSaid = std::chrono::minutes(1);
+
+// A part of a published value, which lives as long as the part does.
+template <typename T>
+std::shared_ptr<const T> part_of(const std::shared_ptr<const Published>& value) {
+  const T* part = std::get_if<T>(value.get());
+  return part == nullptr ? nullptr : std::shared_ptr<const T>(value, part);
+}
 }  // namespace
 
 Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
@@ -108,6 +115,10 @@ void Gate::drain_bus() {
   }
 }
 
+void Gate::read_stream() {
+  while (const auto value = stream_->receive()) on_published(value);
+}
+
 template <typename T>
 void Gate::say(T what, uint64_t size) {
   core_->send({.gate = options_.number, .size = size, .what = std::move(what)});
@@ -149,12 +160,15 @@ void Gate::on_bus(const ToGate& message) {
                      client->bytes_in_core -= size;
                      bytes_in_core_ -= size;
                      let_arrive();
-                     ask_for_page(client);
+                     events_.go_on(e.connection);
                      pace(client);
                    });
                  },
                  [&](const EventsPage& e) {
-                   with_client(e.connection, [&](const auto& client) { on_page(client, e); });
+                   events_.on_page(e);
+                   if (!e.follows_after) return;
+                   read_stream();
+                   events_.follow(e.connection, e.job, *e.follows_after);
                  },
                  [&](const FeedExpected& e) { open_feed(e.job, e.data_key, false); },
                  [&](const FeedOpened& e) { open_feed(e.job, e.data_key, true); },
@@ -168,7 +182,7 @@ void Gate::on_bus(const ToGate& message) {
 
 void Gate::on_published(const std::shared_ptr<const Published>& value) {
   if (auto peers = part_of<proto::PeerList>(value)) peers_ = std::move(peers);
-  if (const auto event = part_of<proto::JobEvent>(value)) on_event(event);
+  if (const auto event = part_of<proto::JobEvent>(value)) events_.on_event(event);
 }
 
 bool Gate::relay_ticket_is_granted(const net::RelayTicket& ticket) {
@@ -214,7 +228,7 @@ void Gate::on_drained(const ClientPtr& client) {
   send_loads(client);
   want_spare_turn(client);
   read_microbatches(client);
-  ask_for_page(client);
+  events_.go_on(client->number);
   pace(client);
 }
 
@@ -224,6 +238,7 @@ bool Gate::forget(const ClientPtr& client) {
   unread_ -= client->unread;
   arrivals_.end(client->number);
   end_service(*client);
+  events_.end(client->number);
   let_arrive();
   if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
   return true;
@@ -250,6 +265,44 @@ void Gate::refuse(const ClientPtr& client, const Error& error) {
 void Gate::send(const ClientPtr& client, const Message& message) {
   client->connection->send(
       {.kind = static_cast<uint8_t>(FrameKind::Message), .head = proto::encode(message), .body = {}});
+}
+
+// ---- what desks want
+
+Gate::ClientPtr Gate::find(ConnectionId connection) const {
+  const auto at = clients_.find(connection);
+  return at == clients_.end() ? nullptr : at->second;
+}
+
+size_t Gate::bytes_queued(ConnectionId to) const {
+  const ClientPtr client = find(to);
+  return client ? client->bytes_queued() : 0;
+}
+
+void Gate::send(ConnectionId to, const Message& message) {
+  if (const ClientPtr client = find(to)) send(client, message);
+}
+
+void Gate::send_frame(ConnectionId to, net::OutFrame frame) {
+  if (const ClientPtr client = find(to)) client->connection->send(std::move(frame));
+}
+
+void Gate::refuse(ConnectionId which, const Error& why) {
+  if (const ClientPtr client = find(which)) refuse(client, why);
+}
+
+bool Gate::may_ask(ConnectionId whose) const {
+  const ClientPtr client = find(whose);
+  return client && client->bytes_in_core == 0;
+}
+
+void Gate::ask(ConnectionId whose, const proto::GetEvents& page) {
+  if (const ClientPtr client = find(whose))
+    to_core(client, Received{whose, std::make_shared<const Message>(page)}, 0);
+}
+
+void Gate::come_back(ConnectionId whose) {
+  loop_.post([this, whose] { events_.go_on(whose); });
 }
 
 // ---- time
@@ -413,8 +466,9 @@ bool Gate::serve_here(const ClientPtr& client, const Message& message) {
     return true;
   }
   drain_bus();  // what the core has said is known before it is asked for
+  if (!find(client->number)) return true;
   if (const auto* events = std::get_if<proto::GetEvents>(&message)) {
-    add_page(client, *events);
+    events_.get(client->number, *events);
     return true;
   }
   if (std::holds_alternative<proto::ListPeers>(message)) {
@@ -460,6 +514,5 @@ void Gate::to_core(const ClientPtr& client, T what, size_t size) {
   say(std::move(what), size);
   pace(client);
 }
-template void Gate::to_core(const ClientPtr& client, Received what, size_t size);
 
 }  // namespace weft::broker

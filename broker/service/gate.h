@@ -19,6 +19,7 @@
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
 #include "broker/service/egress.h"
+#include "broker/service/event_desk.h"
 #include "broker/service/feeder.h"
 #include "broker/service/served.h"
 #include "net/listener.h"
@@ -38,17 +39,17 @@ struct GateOptions {
   Duration greeting_deadline = std::chrono::seconds(10);  // from the handshake to the core's answer
   Duration unread_deadline = std::chrono::seconds(30);    // for a connection to take some of what is sent
   Arrivals::Options arrivals{};                           // of frames of more than 64 KiB
-  uint64_t egress = 0;  // bytes a second, of blobs that nobody waits for; 0: no limit
+  uint64_t egress = 0;           // bytes a second, of blobs that nobody waits for; 0: no limit
   ServedView* served = nullptr;  // hears tokens; outlives this
   std::function<void(const std::string& line)> log;
 };
 
-class Gate {
+class Gate final : private Connections, private EventDesk::Outside {
  public:
   // `bus`, `blobs`, `leases` and `feeds` outlive this.
   static Result<std::unique_ptr<Gate>> start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
                                              BlobLeases& leases, const JobFeeds& feeds);
-  ~Gate();  // closes everything and joins
+  ~Gate() override;  // closes everything and joins
 
   net::Endpoint endpoint() const { return endpoint_; }
   // As TellPeer (served.h).
@@ -62,6 +63,7 @@ class Gate {
   Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
   Status open();
   void drain_bus();
+  void read_stream();
   void on_bus(const ToGate& message);
   void on_published(const std::shared_ptr<const Published>& value);
 
@@ -82,6 +84,17 @@ class Gate {
   void close(const ClientPtr& client, const std::string& reason);
   void refuse(const ClientPtr& client, const Error& error);
   void send(const ClientPtr& client, const proto::Message& message);
+
+  // What desks want of connections
+  ClientPtr find(ConnectionId connection) const;  // null: it has gone
+  size_t bytes_queued(ConnectionId to) const override;
+  void send(ConnectionId to, const proto::Message& message) override;
+  void send_frame(ConnectionId to, net::OutFrame frame) override;
+  void refuse(ConnectionId which, const Error& why) override;
+  bool may_ask(ConnectionId whose) const override;
+  void ask(ConnectionId whose, const proto::GetEvents& page) override;
+  void come_back(ConnectionId whose) override;
+
   void tick();
   void close_who_do_not_read(bool was_held_up);
   void tell_who_was_heard();
@@ -105,15 +118,6 @@ class Gate {
   void end_service(const Client& client);
   // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
   void pace(const ClientPtr& client);
-
-  // Events (gate_events.cc)
-  void on_event(const std::shared_ptr<const proto::JobEvent>& event);
-  void on_page(const ClientPtr& client, const EventsPage& page);
-  void follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequence);
-  // False: it follows the job no longer, for its end has come, or it has to catch up first.
-  bool send_event(const ClientPtr& client, const proto::JobEvent& event);
-  void add_page(const ClientPtr& client, const proto::GetEvents& request);
-  void ask_for_page(const ClientPtr& client);
 
   // Blobs and data (gate_bulk.cc)
   void get_blob(const ClientPtr& client, const proto::GetBlob& request);
@@ -166,15 +170,8 @@ class Gate {
   };
   std::map<proto::JobNumber, Feed> feeds_;
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
-  // The stream's latest: what clients ask for.
-  std::deque<proto::JobNumber> ended_;  // the last jobs that ended
-  std::shared_ptr<const proto::PeerList> peers_;
-  struct Recent {
-    std::deque<std::shared_ptr<const proto::JobEvent>> events;
-    uint64_t used = 0;  // when, in events of all jobs
-  };
-  std::map<proto::JobNumber, Recent> recent_;
-  uint64_t events_seen_ = 0;
+  std::shared_ptr<const proto::PeerList> peers_;  // the newest
+  EventDesk events_{*this, *this};
 
   std::unique_ptr<net::Worker> files_thread_, feeder_thread_;
   std::thread thread_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -11,9 +10,6 @@
 #include "storage/packed.h"
 
 namespace weft::broker {
-
-// Bytes of blobs and data in the queue of one connection: then the next piece waits until some have gone.
-inline constexpr size_t kQueuedMax = 4 << 20;
 
 // A blob that comes in. Chunks are written on the files' thread, in order.
 struct Gate::Upload {
@@ -59,10 +55,6 @@ struct Gate::Client {
   uint64_t bytes_received = 0;              // at the last tick
   std::optional<proto::StageWork> work;     // of the newest heartbeat, not told yet
 
-  // Of a user.
-  std::map<proto::JobNumber, uint64_t> following;  // the sequence sent last
-  std::deque<proto::GetEvents> pages;              // to ask the core for, one after the other
-
   // A blob on its way out. What somebody waits for has its own, before what nobody does.
   struct Download {
     uint64_t request = 0;
@@ -85,12 +77,5 @@ struct Gate::Client {
 
   size_t bytes_queued() const { return connection->stats().bytes_queued; }
 };
-
-// A part of a published value, which lives as long as the part does.
-template <typename T>
-std::shared_ptr<const T> part_of(const std::shared_ptr<const Published>& value) {
-  const T* part = std::get_if<T>(value.get());
-  return part == nullptr ? nullptr : std::shared_ptr<const T>(value, part);
-}
 
 }  // namespace weft::broker
