@@ -21,7 +21,9 @@ constexpr size_t kIdlePeersFrameMax = 1 << 20;
 // What lies in a queue for longer than it takes to pause: a plan's stages, lists, results. A microbatch may
 // be larger than that.
 constexpr size_t kSendQueueMax = 64 << 20;
-constexpr Duration kStaleSaid = std::chrono::minutes(1);
+// Of requests that a peer has not taken: those that come beyond it are dropped, and sent again by who asked
+// them.
+constexpr size_t kRequestsQueuedMax = 16 << 20;
 
 // A part of a published value, which lives as long as the part does.
 template <typename T>
@@ -93,7 +95,7 @@ Status Gate::open() {
   core_watch_ = loop_.watch_readable(core_->descriptor(), [this] { drain_bus(); });
   stream_watch_ = loop_.watch_readable(stream_->descriptor(), [this] { drain_bus(); });
   say(GateReady{});
-  ticked_at_ = stale_said_at_ = loop_.now();
+  ticked_at_ = loop_.now();
   tick();
   return {};
 }
@@ -175,7 +177,7 @@ void Gate::on_bus(const ToGate& message) {
                  [&](const CloseFeed& e) { close_feed(e.job); },
                  [&](const GrantRelay& e) { tickets_.insert(e.ticket); },
                  [&](const RevokeRelay& e) { tickets_.erase(e.ticket); },
-                 [&](const ServedEntry& e) { on_entry(e); },
+                 [&](const ServedEntry& e) { stages_.on_entry(e); },
              },
              message);
 }
@@ -237,7 +239,7 @@ bool Gate::forget(const ClientPtr& client) {
   bytes_in_core_ -= client->bytes_in_core;
   unread_ -= client->unread;
   arrivals_.end(client->number);
-  end_service(*client);
+  stages_.end(client->number);
   events_.end(client->number);
   let_arrive();
   if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
@@ -322,11 +324,8 @@ void Gate::tick() {
   if (!was_held_up) tell_who_was_heard();
   for (const auto& [number, client] : clients_)
     if (client->is_paused) pace(client);
-  if (stale_dropped_ > stale_said_ && ticked_at_ - stale_said_at_ > kStaleSaid) {
-    options_.log("info stale_reports_dropped count=" + std::to_string(stale_dropped_ - stale_said_));
-    stale_said_ = stale_dropped_;
-    stale_said_at_ = ticked_at_;
-  }
+  if (const auto dropped = stages_.dropped_to_tell(ticked_at_))
+    options_.log("info stale_reports_dropped count=" + std::to_string(*dropped));
   timer_ = loop_.after(kTick, [this] { tick(); });
 }
 
@@ -403,8 +402,9 @@ void Gate::admit(const ClientPtr& client, Role role) {
 
 void Gate::set_limits(const ClientPtr& client) {
   net::ConnectionLimits limits;
-  limits.frame_size_max =
-      *client->role == Role::Peer && !client->serves ? kIdlePeersFrameMax : proto::kMessageSizeMax;
+  limits.frame_size_max = *client->role == Role::Peer && !stages_.serves(client->number)
+                              ? kIdlePeersFrameMax
+                              : proto::kMessageSizeMax;
   limits.send_queue_max = kSendQueueMax + (*client->role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
   client->connection->set_limits(limits);
 }
@@ -412,11 +412,11 @@ void Gate::set_limits(const ClientPtr& client) {
 // Each message is decoded here, once; of a peer's, only what may be of use.
 void Gate::on_message_frame(const ClientPtr& client, net::InFrame frame) {
   const bool is_peer = *client->role == Role::Peer;
-  if (is_peer && is_stale(client, proto::peek_report(frame.payload.span()))) return;
+  if (is_peer && stages_.is_stale(client->number, proto::peek_report(frame.payload.span()))) return;
   auto message = proto::decode(frame.payload.span());
   if (!message) return refuse(client, message.error().within("it sent what is no message"));
   if (is_peer) {
-    if (is_stale(client, proto::head_of(*message))) return;
+    if (stages_.is_stale(client->number, proto::head_of(*message))) return;
     if (const auto* heartbeat = std::get_if<proto::Heartbeat>(&*message))
       return on_heartbeat(client, *heartbeat);
     if (const auto* progress = std::get_if<proto::ServeProgress>(&*message))
@@ -435,13 +435,6 @@ void Gate::on_message_frame(const ClientPtr& client, net::InFrame frame) {
   }
   received.message = std::make_shared<const Message>(std::move(*message));
   to_core(client, std::move(received), size);
-}
-
-// A report counts only under the plan that its sender was told last: the core would drop it, too.
-bool Gate::is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report) {
-  if (!report || client->serves == report) return false;
-  ++stale_dropped_;
-  return true;
 }
 
 // Answered here and at once, before whatever waits to be sent: neither a busy core nor a large message makes
@@ -479,30 +472,37 @@ bool Gate::serve_here(const ClientPtr& client, const Message& message) {
   return false;
 }
 
-// What a peer serves is what it is told here to run. What it says of a run that it was let go from may be on
-// its way: its limits stay.
+// What a peer says of a run that it was let go from may be on its way: its limits stay.
 void Gate::send_from_core(const ClientPtr& client, const Send& sent) {
   const Message& message = *sent.message;
-  const auto serve = [&](proto::ReportHead what) {
-    serving_[client->connection->remote()] = client->number;
-    if (!std::exchange(client->serves, what) && client->role) set_limits(client);
-  };
-  if (const auto* assigned = std::get_if<proto::AssignStage>(&message)) {
-    serve({assigned->run, assigned->plan_version});
-  } else if (const auto* resumed = std::get_if<proto::ResumeStage>(&message)) {
-    serve({resumed->run, resumed->plan_version});
-  } else if (const auto* released = std::get_if<proto::ReleaseStage>(&message);
-             released != nullptr && client->serves && client->serves->run == released->run &&
-             client->serves->plan_version <= released->plan_version) {
-    client->serves.reset();
-    end_service(*client);
-  }
+  if (stages_.on_sent(client->number, client->connection->remote(), message) && client->role)
+    set_limits(client);
   if (sent.bytes)
     client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
                               .head = {},
                               .body = {sent.bytes.owner, sent.bytes.bytes}});
   else
     send(client, message);
+  pace(client);
+}
+
+// What a broker that was restarted has not heard it asks for again.
+void Gate::on_progress(const ClientPtr& client, const proto::ServeProgress& progress) {
+  const PeerId& peer = client->connection->remote();
+  if (!stages_.is_entry(peer, progress)) drain_bus();  // what the core said of it may be on its way
+  if (options_.served == nullptr || !stages_.is_entry(peer, progress)) return stages_.drop();
+  options_.served->on_progress(peer, progress);
+}
+
+void Gate::tell_peer(const PeerId& to, proto::Message message) {
+  loop_.post([this, to, message = std::move(message)] { send_to_stage(to, message); });
+}
+
+void Gate::send_to_stage(const PeerId& to, const Message& message) {
+  const auto holder = stages_.holder_of(to, message);
+  const ClientPtr client = holder ? find(*holder) : nullptr;
+  if (!client || client->bytes_queued() > kRequestsQueuedMax) return;
+  send(client, message);
   pace(client);
 }
 

@@ -22,11 +22,11 @@
 #include "broker/service/event_desk.h"
 #include "broker/service/feeder.h"
 #include "broker/service/served.h"
+#include "broker/service/stage_desk.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
 #include "proto/codec/codec.h"
-#include "proto/codec/report_head.h"
 #include "storage/blob_store.h"
 
 namespace weft::broker {
@@ -75,7 +75,6 @@ class Gate final : private Connections, private EventDesk::Outside {
   void admit(const ClientPtr& client, proto::Role role);
   void set_limits(const ClientPtr& client);
   void on_message_frame(const ClientPtr& client, net::InFrame frame);
-  bool is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report);
   void on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat);
   bool serve_here(const ClientPtr& client, const proto::Message& message);
   void send_from_core(const ClientPtr& client, const Send& sent);
@@ -103,9 +102,7 @@ class Gate final : private Connections, private EventDesk::Outside {
   template <typename T>
   void to_core(const ClientPtr& client, T what, size_t size);
 
-  // Served models (gate_serving.cc)
-  void on_entry(const ServedEntry& entry);
-  bool is_entry(const PeerId& peer, const proto::ServeProgress& progress) const;
+  // Served models: neither requests nor tokens wait for the core or its store
   void on_progress(const ClientPtr& client, const proto::ServeProgress& progress);
   void send_to_stage(const PeerId& to, const proto::Message& message);
 
@@ -115,7 +112,6 @@ class Gate final : private Connections, private EventDesk::Outside {
   void begin_to_arrive(const ClientPtr& client, size_t size);
   void let_arrive();
   void close_who_arrive_slowly();
-  void end_service(const Client& client);
   // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
   void pace(const ClientPtr& client);
 
@@ -156,11 +152,7 @@ class Gate final : private Connections, private EventDesk::Outside {
   std::map<uint64_t, ClientPtr> clients_;
   size_t bytes_in_core_ = 0, bytes_in_work_ = 0, unread_ = 0;  // of all
   Arrivals arrivals_;
-  std::map<PeerId, ConnectionId> serving_;  // peers that serve a run
-  std::map<proto::JobNumber, ServedEntry> entries_;
   Instant ticked_at_{};
-  uint64_t stale_dropped_ = 0, stale_said_ = 0;  // reports of what their senders do not serve
-  Instant stale_said_at_{};
   Egress egress_;
   std::deque<std::weak_ptr<Client>> spare_turns_;
   struct Feed {
@@ -172,6 +164,7 @@ class Gate final : private Connections, private EventDesk::Outside {
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
   std::shared_ptr<const proto::PeerList> peers_;  // the newest
   EventDesk events_{*this, *this};
+  StageDesk stages_{loop_.now()};
 
   std::unique_ptr<net::Worker> files_thread_, feeder_thread_;
   std::thread thread_;

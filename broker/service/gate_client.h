@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "broker/service/gate.h"
-#include "proto/codec/report_head.h"
 #include "storage/packed.h"
 
 namespace weft::broker {
@@ -51,9 +50,8 @@ struct Gate::Client {
   Instant taking_at{};      // when it was last seen to take something, or had taken all
 
   // Of a peer.
-  std::optional<proto::ReportHead> serves;  // what its last assignment, or leave to go on, says
-  uint64_t bytes_received = 0;              // at the last tick
-  std::optional<proto::StageWork> work;     // of the newest heartbeat, not told yet
+  uint64_t bytes_received = 0;           // at the last tick
+  std::optional<proto::StageWork> work;  // of the newest heartbeat, not told yet
 
   // A blob on its way out. What somebody waits for has its own, before what nobody does.
   struct Download {

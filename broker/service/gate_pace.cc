@@ -41,7 +41,7 @@ Gate::ClientPtr Gate::end_files_work(const std::weak_ptr<Client>& client, size_t
 // Called with the frame's first bytes; the others stay where they are until there is room.
 void Gate::begin_to_arrive(const ClientPtr& client, size_t size) {
   if (size <= kLargeFrame || !clients_.contains(client->number)) return;
-  arrivals_.begin(client->number, size, serving_.contains(client->connection->remote()));
+  arrivals_.begin(client->number, size, stages_.serves(client->connection->remote()));
   let_arrive();
   pace(client);
 }
@@ -55,12 +55,6 @@ void Gate::close_who_arrive_slowly() {
   for (const ConnectionId connection : arrivals_.late(ticked_at_))
     if (const auto at = clients_.find(connection); at != clients_.end())
       refuse(ClientPtr(at->second), {ErrorCode::Timeout, "what it sends comes too slowly, and others wait"});
-}
-
-// But for one that has come again meanwhile, and goes on.
-void Gate::end_service(const Client& client) {
-  const auto at = serving_.find(client.connection->remote());
-  if (at != serving_.end() && at->second == client.number) serving_.erase(at);
 }
 
 void Gate::pace(const ClientPtr& client) {
