@@ -41,7 +41,7 @@ Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases&
       leases_(leases),
       feeder_(feeds),
       next_connection_(first_connection_of(options_.number)),
-      arrivals_(options_.arrivals),
+      intake_(options_.arrivals),
       egress_(options_.egress) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
@@ -158,9 +158,7 @@ void Gate::on_bus(const ToGate& message) {
                  },
                  [&](const Taken& e) {
                    with_client(e.connection, [&](const auto& client) {
-                     const uint64_t size = std::min(e.size, client->bytes_in_core);
-                     client->bytes_in_core -= size;
-                     bytes_in_core_ -= size;
+                     intake_.taken(e.connection, e.size);
                      let_arrive();
                      events_.go_on(e.connection);
                      pace(client);
@@ -206,6 +204,7 @@ void Gate::on_connection(const net::ConnectionPtr& connection) {
   limits.frame_size_max = proto::kHelloSizeMax;
   connection->set_limits(limits);
   clients_[client->number] = client;
+  intake_.begin(client->number);
   const std::weak_ptr<Client> weak = client;
   connection->start({.on_frame =
                          [this, weak](net::InFrame frame) {
@@ -236,9 +235,7 @@ void Gate::on_drained(const ClientPtr& client) {
 
 bool Gate::forget(const ClientPtr& client) {
   if (clients_.erase(client->number) == 0) return false;
-  bytes_in_core_ -= client->bytes_in_core;
-  unread_ -= client->unread;
-  arrivals_.end(client->number);
+  intake_.end(client->number);
   stages_.end(client->number);
   events_.end(client->number);
   let_arrive();
@@ -269,6 +266,43 @@ void Gate::send(const ClientPtr& client, const Message& message) {
       {.kind = static_cast<uint8_t>(FrameKind::Message), .head = proto::encode(message), .body = {}});
 }
 
+// ---- how much at once
+
+void Gate::begin_files_work(const ClientPtr& client, size_t size) {
+  intake_.begin_work(client->number, size);
+  pace(client);
+}
+
+Gate::ClientPtr Gate::end_files_work(ConnectionId connection, size_t size) {
+  intake_.end_work(connection, size);
+  const ClientPtr client = find(connection);
+  if (client) pace(client);
+  let_arrive();
+  return client;
+}
+
+// Called with a frame's first bytes; where it is large, the others stay where they are until there is room.
+void Gate::begin_to_arrive(const ClientPtr& client, size_t size) {
+  if (!intake_.begin_frame(client->number, size, stages_.serves(client->connection->remote()))) return;
+  let_arrive();
+  pace(client);
+}
+
+void Gate::let_arrive() {
+  for (const ConnectionId connection : intake_.let_in(loop_.now()))
+    if (const ClientPtr client = find(connection)) pace(client);
+}
+
+void Gate::close_who_arrive_slowly() {
+  for (const ConnectionId connection : intake_.late(ticked_at_))
+    refuse(connection, {ErrorCode::Timeout, "what it sends comes too slowly, and others wait"});
+}
+
+void Gate::pace(const ClientPtr& client) {
+  const auto pauses = intake_.pace(client->number, client->connection->stats().memory_queued);
+  if (pauses) client->connection->pause_reading(*pauses);
+}
+
 // ---- what desks want
 
 Gate::ClientPtr Gate::find(ConnectionId connection) const {
@@ -295,7 +329,7 @@ void Gate::refuse(ConnectionId which, const Error& why) {
 
 bool Gate::may_ask(ConnectionId whose) const {
   const ClientPtr client = find(whose);
-  return client && client->bytes_in_core == 0;
+  return client && !intake_.is_with_core(whose);
 }
 
 void Gate::ask(ConnectionId whose, const proto::GetEvents& page) {
@@ -323,7 +357,7 @@ void Gate::tick() {
   if (!was_held_up) close_who_arrive_slowly();
   if (!was_held_up) tell_who_was_heard();
   for (const auto& [number, client] : clients_)
-    if (client->is_paused) pace(client);
+    if (intake_.is_paused(number)) pace(client);
   if (const auto dropped = stages_.dropped_to_tell(ticked_at_))
     options_.log("info stale_reports_dropped count=" + std::to_string(*dropped));
   timer_ = loop_.after(kTick, [this] { tick(); });
@@ -349,8 +383,7 @@ void Gate::tell_who_was_heard() {
   for (const auto& [number, client] : clients_) {
     if (client->role != Role::Peer) continue;
     const uint64_t received = client->connection->stats().bytes_received;
-    const bool is_held_up = client->is_paused && !client->waits_for_its_reader;
-    if (received == client->bytes_received && !is_held_up) continue;
+    if (received == client->bytes_received && !intake_.is_held_up(number)) continue;
     client->bytes_received = received;
     hearing.peers.push_back({number, ticked_at_, std::exchange(client->work, std::nullopt)});
   }
@@ -360,7 +393,7 @@ void Gate::tell_who_was_heard() {
 // ---- what comes
 
 void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
-  const bool was_large = arrivals_.end(client->number);
+  const bool was_large = intake_.end_frame(client->number);
   dispatch(client, std::move(frame));
   if (was_large) let_arrive();
 }
@@ -396,6 +429,7 @@ void Gate::introduce(const ClientPtr& client, const net::InFrame& frame) {
 
 void Gate::admit(const ClientPtr& client, Role role) {
   client->role = role;
+  if (proto::is_user(role)) intake_.is_of_user(client->number);
   leases_.connect(client->connection->remote());
   set_limits(client);
 }
@@ -509,8 +543,7 @@ void Gate::send_to_stage(const PeerId& to, const Message& message) {
 template <typename T>
 void Gate::to_core(const ClientPtr& client, T what, size_t size) {
   size += kMessageCost;
-  client->bytes_in_core += size;
-  bytes_in_core_ += size;
+  intake_.give_to_core(client->number, size);
   say(std::move(what), size);
   pace(client);
 }

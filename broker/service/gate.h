@@ -15,12 +15,12 @@
 #include <string>
 #include <thread>
 
-#include "broker/service/arrivals.h"
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
 #include "broker/service/egress.h"
 #include "broker/service/event_desk.h"
 #include "broker/service/feeder.h"
+#include "broker/service/intake.h"
 #include "broker/service/served.h"
 #include "broker/service/stage_desk.h"
 #include "net/listener.h"
@@ -106,13 +106,12 @@ class Gate final : private Connections, private EventDesk::Outside {
   void on_progress(const ClientPtr& client, const proto::ServeProgress& progress);
   void send_to_stage(const PeerId& to, const proto::Message& message);
 
-  // How much at once (gate_pace.cc)
+  // How much at once
   void begin_files_work(const ClientPtr& client, size_t size);
-  ClientPtr end_files_work(const std::weak_ptr<Client>& client, size_t size);  // nothing: it has gone
+  ClientPtr end_files_work(ConnectionId connection, size_t size);  // nothing: it has gone
   void begin_to_arrive(const ClientPtr& client, size_t size);
   void let_arrive();
   void close_who_arrive_slowly();
-  // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
   void pace(const ClientPtr& client);
 
   // Blobs and data (gate_bulk.cc)
@@ -150,8 +149,7 @@ class Gate final : private Connections, private EventDesk::Outside {
   bool is_drain_posted_ = false;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, ClientPtr> clients_;
-  size_t bytes_in_core_ = 0, bytes_in_work_ = 0, unread_ = 0;  // of all
-  Arrivals arrivals_;
+  Intake intake_;
   Instant ticked_at_{};
   Egress egress_;
   std::deque<std::weak_ptr<Client>> spare_turns_;

@@ -113,13 +113,13 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
   if (request.packed) upload->framing.emplace(request.size);
   client->upload = upload;
   begin_files_work(client, kRequestCost);
-  const std::weak_ptr<Client> weak = client;
-  files_thread_->post([this, upload, request, weak, now = loop_.now()] {
+  const ConnectionId number = client->number;
+  files_thread_->post([this, upload, request, number, now = loop_.now()] {
     if (const Status begun = begin_upload(*upload, request, now); !begun) upload->error = begun.error();
     const bool is_over = request.size == 0;
     if (is_over) end_upload(*upload);
-    loop_.post([this, upload, weak, is_over] {
-      const ClientPtr here = end_files_work(weak, kRequestCost);
+    loop_.post([this, upload, number, is_over] {
+      const ClientPtr here = end_files_work(number, kRequestCost);
       if (!here) return;
       if (is_over) send(here, upload->answer());
     });
@@ -195,15 +195,15 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
   }
   const bool last = upload->is_complete();
   begin_files_work(client, size);
-  const std::weak_ptr<Client> weak = client;
+  const ConnectionId number = client->number;
   const auto payload = std::make_shared<net::InFrame>(std::move(frame));
-  files_thread_->post([this, upload, payload, weak, last, size] {
+  files_thread_->post([this, upload, payload, number, last, size] {
     const auto again = proto::decode_chunk(payload->payload.span());
     if (upload->writer && !upload->error)
       if (const Status status = upload->write(again->bytes); !status) upload->error = status.error();
     if (last) end_upload(*upload);
-    loop_.post([this, upload, weak, last, size] {
-      const ClientPtr here = end_files_work(weak, size);
+    loop_.post([this, upload, number, last, size] {
+      const ClientPtr here = end_files_work(number, size);
       if (!here) return;
       if (last) send(here, upload->answer());
     });
@@ -214,8 +214,8 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
 void Gate::have_blobs(const ClientPtr& client, const proto::HaveBlobs& request) {
   const size_t size = kRequestCost + 2 * request.blobs.size() * sizeof(Digest);  // and its answer's
   begin_files_work(client, size);
-  const std::weak_ptr<Client> weak = client;
-  files_thread_->post([this, request, weak, size, key = client->connection->remote(), now = loop_.now()] {
+  const ConnectionId number = client->number;
+  files_thread_->post([this, request, number, size, key = client->connection->remote(), now = loop_.now()] {
     proto::MissingBlobs missing{request.request, {}};
     for (const Digest& blob : request.blobs) {
       if (!blobs_.have(blob, durability_of(request.durable)).value_or(false))
@@ -223,8 +223,8 @@ void Gate::have_blobs(const ClientPtr& client, const proto::HaveBlobs& request) 
       else if (request.durable)
         leases_.ask(key, blob, now);
     }
-    loop_.post([this, missing = std::move(missing), weak, size] {
-      const ClientPtr here = end_files_work(weak, size);
+    loop_.post([this, missing = std::move(missing), number, size] {
+      const ClientPtr here = end_files_work(number, size);
       if (!here) return;
       send(here, missing);
     });

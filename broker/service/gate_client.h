@@ -37,13 +37,8 @@ struct Gate::Client {
   uint64_t number = 0;
   net::ConnectionPtr connection;
   Instant since;
-  bool introduced = false;            // its Hello went to the core
-  std::optional<proto::Role> role;    // admitted
-  uint64_t bytes_in_core = 0;         // of messages given to the core and not taken yet
-  size_t bytes_in_work = 0;           // chunks and requests given to the files' thread
-  size_t unread = 0;                  // bytes of memory that its queue holds, as last seen
-  bool is_paused = false;             // nothing is read from it
-  bool waits_for_its_reader = false;  // because it does not read: what it sends meanwhile nobody hears
+  bool introduced = false;          // its Hello went to the core
+  std::optional<proto::Role> role;  // admitted
 
   // Whether it takes what is sent.
   uint64_t bytes_sent = 0;  // at the last tick
