@@ -37,12 +37,12 @@ Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases&
            const JobFeeds& feeds)
     : options_(std::move(options)),
       bus_(bus),
-      blobs_(blobs),
       leases_(leases),
       feeder_(feeds),
       next_connection_(first_connection_of(options_.number)),
       intake_(options_.arrivals),
-      egress_(options_.egress) {}
+      downloads_(*this, *this, blobs, options_.egress),
+      uploads_(*this, *this, blobs, leases) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
                                           BlobLeases& leases, const JobFeeds& feeds) {
@@ -170,9 +170,9 @@ void Gate::on_bus(const ToGate& message) {
                    read_stream();
                    events_.follow(e.connection, e.job, *e.follows_after);
                  },
-                 [&](const FeedExpected& e) { open_feed(e.job, e.data_key, false); },
-                 [&](const FeedOpened& e) { open_feed(e.job, e.data_key, true); },
-                 [&](const CloseFeed& e) { close_feed(e.job); },
+                 [&](const FeedExpected& e) { feeds_.expect(e.job, e.data_key); },
+                 [&](const FeedOpened& e) { feeds_.open(e.job, e.data_key); },
+                 [&](const CloseFeed& e) { feeds_.close(e.job); },
                  [&](const GrantRelay& e) { tickets_.insert(e.ticket); },
                  [&](const RevokeRelay& e) { tickets_.erase(e.ticket); },
                  [&](const ServedEntry& e) { stages_.on_entry(e); },
@@ -226,9 +226,8 @@ void Gate::on_connection(const net::ConnectionPtr& connection) {
 }
 
 void Gate::on_drained(const ClientPtr& client) {
-  send_loads(client);
-  want_spare_turn(client);
-  read_microbatches(client);
+  downloads_.go_on(client->number, loop_.now());
+  feeds_.go_on(client->number);
   events_.go_on(client->number);
   pace(client);
 }
@@ -238,6 +237,9 @@ bool Gate::forget(const ClientPtr& client) {
   intake_.end(client->number);
   stages_.end(client->number);
   events_.end(client->number);
+  feeds_.end(client->number);
+  downloads_.end(client->number);
+  uploads_.end(client->number);
   let_arrive();
   if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
   return true;
@@ -267,19 +269,6 @@ void Gate::send(const ClientPtr& client, const Message& message) {
 }
 
 // ---- how much at once
-
-void Gate::begin_files_work(const ClientPtr& client, size_t size) {
-  intake_.begin_work(client->number, size);
-  pace(client);
-}
-
-Gate::ClientPtr Gate::end_files_work(ConnectionId connection, size_t size) {
-  intake_.end_work(connection, size);
-  const ClientPtr client = find(connection);
-  if (client) pace(client);
-  let_arrive();
-  return client;
-}
 
 // Called with a frame's first bytes; where it is large, the others stay where they are until there is room.
 void Gate::begin_to_arrive(const ClientPtr& client, size_t size) {
@@ -339,6 +328,30 @@ void Gate::ask(ConnectionId whose, const proto::GetEvents& page) {
 
 void Gate::come_back(ConnectionId whose) {
   loop_.post([this, whose] { events_.go_on(whose); });
+}
+
+void Gate::spare_turn_in(Duration wait) {
+  egress_timer_ = loop_.after(wait, [this] { downloads_.send_spares(loop_.now()); });
+}
+
+void Gate::work(ConnectionId whose, size_t size, Work work) {
+  intake_.begin_work(whose, size);
+  if (const ClientPtr client = find(whose)) pace(client);
+  files_thread_->post([this, whose, size, work = std::move(work)] {
+    loop_.post([this, whose, size, answer = work()] {
+      intake_.end_work(whose, size);
+      if (const ClientPtr client = find(whose)) pace(client);
+      let_arrive();
+      if (answer) send(whose, *answer);
+    });
+  });
+}
+
+void Gate::read(ConnectionId whose, const proto::GetMicrobatch& request) {
+  feeder_thread_->post([this, whose, request] {
+    const auto read = std::make_shared<const Result<Feeder::Fed>>(feeder_.read(request));
+    loop_.post([this, whose, request, read] { feeds_.on_read(whose, request, *read); });
+  });
 }
 
 // ---- time
@@ -404,7 +417,7 @@ void Gate::dispatch(const ClientPtr& client, net::InFrame frame) {
     case FrameKind::Message:
       return on_message_frame(client, std::move(frame));
     case FrameKind::Chunk:
-      return on_chunk(client, std::move(frame));
+      return uploads_.on_chunk(client->number, std::move(frame), loop_.now());
     default:
       return refuse(client, {ErrorCode::InvalidArgument, "a frame of a kind that the broker does not take"});
   }
@@ -483,14 +496,23 @@ void Gate::on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbe
 }
 
 bool Gate::serve_here(const ClientPtr& client, const Message& message) {
-  if (const auto* get = std::get_if<proto::GetBlob>(&message)) return get_blob(client, *get), true;
-  if (const auto* put = std::get_if<proto::PutBlob>(&message)) return put_blob(client, *put), true;
-  if (const auto* have = std::get_if<proto::HaveBlobs>(&message)) return have_blobs(client, *have), true;
+  const PeerId& key = client->connection->remote();
+  if (const auto* get = std::get_if<proto::GetBlob>(&message)) {
+    downloads_.get(client->number, *get, loop_.now());
+    return true;
+  }
+  if (const auto* put = std::get_if<proto::PutBlob>(&message)) {
+    uploads_.put(client->number, key, *put, loop_.now());
+    return true;
+  }
+  if (const auto* have = std::get_if<proto::HaveBlobs>(&message)) {
+    uploads_.have(client->number, key, *have, loop_.now());
+    return true;
+  }
   if (*client->role == Role::PeerBulk) {
     const auto* microbatch = std::get_if<proto::GetMicrobatch>(&message);
-    if (microbatch == nullptr) return false;
-    get_microbatch(client, *microbatch);
-    return true;
+    if (microbatch != nullptr) feeds_.get(client->number, *microbatch);
+    return microbatch != nullptr;
   }
   drain_bus();  // what the core has said is known before it is asked for
   if (!find(client->number)) return true;

@@ -7,7 +7,6 @@
 // disk take what it says, and is sent what it asks for as fast as it takes that.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,12 +16,13 @@
 
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
-#include "broker/service/egress.h"
+#include "broker/service/download_desk.h"
 #include "broker/service/event_desk.h"
-#include "broker/service/feeder.h"
+#include "broker/service/feed_desk.h"
 #include "broker/service/intake.h"
 #include "broker/service/served.h"
 #include "broker/service/stage_desk.h"
+#include "broker/service/upload_desk.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
@@ -44,7 +44,11 @@ struct GateOptions {
   std::function<void(const std::string& line)> log;
 };
 
-class Gate final : private Connections, private EventDesk::Outside {
+class Gate final : private Connections,
+                   private EventDesk::Outside,
+                   private DownloadDesk::Outside,
+                   private UploadDesk::Outside,
+                   private FeedDesk::Outside {
  public:
   // `bus`, `blobs`, `leases` and `feeds` outlive this.
   static Result<std::unique_ptr<Gate>> start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
@@ -57,7 +61,6 @@ class Gate final : private Connections, private EventDesk::Outside {
 
  private:
   struct Client;
-  struct Upload;
   using ClientPtr = std::shared_ptr<Client>;
 
   Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
@@ -93,6 +96,9 @@ class Gate final : private Connections, private EventDesk::Outside {
   bool may_ask(ConnectionId whose) const override;
   void ask(ConnectionId whose, const proto::GetEvents& page) override;
   void come_back(ConnectionId whose) override;
+  void spare_turn_in(Duration wait) override;
+  void work(ConnectionId whose, size_t size, Work work) override;
+  void read(ConnectionId whose, const proto::GetMicrobatch& request) override;
 
   void tick();
   void close_who_do_not_read(bool was_held_up);
@@ -107,35 +113,15 @@ class Gate final : private Connections, private EventDesk::Outside {
   void send_to_stage(const PeerId& to, const proto::Message& message);
 
   // How much at once
-  void begin_files_work(const ClientPtr& client, size_t size);
-  ClientPtr end_files_work(ConnectionId connection, size_t size);  // nothing: it has gone
   void begin_to_arrive(const ClientPtr& client, size_t size);
   void let_arrive();
   void close_who_arrive_slowly();
   void pace(const ClientPtr& client);
 
-  // Blobs and data (gate_bulk.cc)
-  void get_blob(const ClientPtr& client, const proto::GetBlob& request);
-  void send_loads(const ClientPtr& client);
-  void send_spares();
-  void want_spare_turn(const ClientPtr& client);
-  bool send_piece(const ClientPtr& client, bool is_load);
-  void put_blob(const ClientPtr& client, const proto::PutBlob& request);
-  Status begin_upload(Upload& upload, const proto::PutBlob& request, Instant now);
-  void end_upload(Upload& upload);
-  void on_chunk(const ClientPtr& client, net::InFrame frame);
-  void get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
-  void read_microbatches(const ClientPtr& client);
-  void send_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request,
-                       const Result<Feeder::Fed>& read);
-  void open_feed(proto::JobNumber job, const proto::Secret& key, bool open);
-  void close_feed(proto::JobNumber job);
-  void have_blobs(const ClientPtr& client, const proto::HaveBlobs& request);
   bool relay_ticket_is_granted(const net::RelayTicket& ticket);
 
   GateOptions options_;
   Bus& bus_;
-  storage::BlobStore& blobs_;
   BlobLeases& leases_;
   Feeder feeder_;  // used on feeder_thread_ alone
   net::Endpoint endpoint_;
@@ -151,18 +137,13 @@ class Gate final : private Connections, private EventDesk::Outside {
   std::map<uint64_t, ClientPtr> clients_;
   Intake intake_;
   Instant ticked_at_{};
-  Egress egress_;
-  std::deque<std::weak_ptr<Client>> spare_turns_;
-  struct Feed {
-    proto::Secret key{};
-    bool open = false;
-    std::vector<std::pair<std::weak_ptr<Client>, proto::GetMicrobatch>> waiting;  // until it is open
-  };
-  std::map<proto::JobNumber, Feed> feeds_;
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
   std::shared_ptr<const proto::PeerList> peers_;  // the newest
-  EventDesk events_{*this, *this};
   StageDesk stages_{loop_.now()};
+  EventDesk events_{*this, *this};
+  FeedDesk feeds_{*this, *this};
+  DownloadDesk downloads_;
+  UploadDesk uploads_;
 
   std::unique_ptr<net::Worker> files_thread_, feeder_thread_;
   std::thread thread_;

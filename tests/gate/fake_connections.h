@@ -1,6 +1,7 @@
 // The connections of a gate without sockets: what desks send to whom. A queue is as long as the test says.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <utility>
@@ -9,6 +10,9 @@
 #include "broker/service/desk.h"
 
 namespace weft::broker::test_desks {
+
+inline constexpr size_t kKiB = 1 << 10, kMiB = 1 << 20;
+inline constexpr Instant kThen{std::chrono::hours(100)};
 
 class FakeConnections : public Connections {
  public:

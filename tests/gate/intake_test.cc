@@ -4,13 +4,15 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
+#include "tests/gate/fake_connections.h"
 
 namespace weft::broker {
 namespace {
 
 using Change = std::optional<bool>;  // of whether nothing is read from it
-constexpr size_t kKiB = 1 << 10, kMiB = 1 << 20;
-constexpr Instant kThen{std::chrono::seconds(1000)};
+using test_desks::kKiB;
+using test_desks::kMiB;
+using test_desks::kThen;
 
 TEST(Intake, WhoHasMuchWithTheCoreWaitsUntilHalfOfItIsTaken) {
   Intake intake({});
