@@ -1,6 +1,6 @@
 // A gate: holds the connections of peers and clients, and lets through to the core only what an authenticated
 // one may say, decoded. Answers heartbeats, and serves blobs, microbatches of data, past and new events, and
-// the relay by itself.
+// the relay by itself: it hands what comes to the desk whose it is (desk.h).
 //
 // A stranger can make it hold one handshake for its deadline, then one frame of at most kHelloSizeMax bytes;
 // both are counted against the limits of net/listener.h. Who was admitted is read from as fast as core and
@@ -8,26 +8,24 @@
 #pragma once
 
 #include <functional>
-#include <map>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
 
-#include "broker/service/blob_leases.h"
-#include "broker/service/bus.h"
 #include "broker/service/download_desk.h"
 #include "broker/service/event_desk.h"
 #include "broker/service/feed_desk.h"
+#include "broker/service/gate_bus.h"
 #include "broker/service/intake.h"
 #include "broker/service/served.h"
+#include "broker/service/sessions.h"
 #include "broker/service/stage_desk.h"
 #include "broker/service/upload_desk.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
-#include "proto/codec/codec.h"
-#include "storage/blob_store.h"
 
 namespace weft::broker {
 
@@ -44,7 +42,8 @@ struct GateOptions {
   std::function<void(const std::string& line)> log;
 };
 
-class Gate final : private Connections,
+class Gate final : private GateBus::Outside,
+                   private Sessions::Outside,
                    private EventDesk::Outside,
                    private DownloadDesk::Outside,
                    private UploadDesk::Outside,
@@ -60,39 +59,44 @@ class Gate final : private Connections,
   void tell_peer(const PeerId& to, proto::Message message);
 
  private:
-  struct Client;
-  using ClientPtr = std::shared_ptr<Client>;
+  Gate(GateOptions options, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
+  void run(Bus& bus, std::promise<Status>& opened);
+  Status open(Bus& bus);
+  void tick();
 
-  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
-  Status open();
-  void drain_bus();
-  void read_stream();
-  void on_bus(const ToGate& message);
-  void on_published(const std::shared_ptr<const Published>& value);
+  // What the core says
+  void on_bus(const ToGate& message) override;
+  void on_published(const std::shared_ptr<const Published>& value) override;
+  void admit(ConnectionId which, proto::Role role);
+  void on_taken(const Taken& taken);
+  void on_page(const EventsPage& page);
+  void send_from_core(const Send& sent);
+  bool relay_ticket_is_granted(const net::RelayTicket& ticket);
 
-  void on_connection(const net::ConnectionPtr& connection);
-  void on_frame(const ClientPtr& client, net::InFrame frame);
-  void dispatch(const ClientPtr& client, net::InFrame frame);
-  void on_drained(const ClientPtr& client);
-  void introduce(const ClientPtr& client, const net::InFrame& frame);
-  void admit(const ClientPtr& client, proto::Role role);
-  void set_limits(const ClientPtr& client);
-  void on_message_frame(const ClientPtr& client, net::InFrame frame);
-  void on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat);
-  bool serve_here(const ClientPtr& client, const proto::Message& message);
-  void send_from_core(const ClientPtr& client, const Send& sent);
-  bool forget(const ClientPtr& client);  // false: it was already
-  void on_closed(const ClientPtr& client, const std::string& reason);
-  void close(const ClientPtr& client, const std::string& reason);
-  void refuse(const ClientPtr& client, const Error& error);
-  void send(const ClientPtr& client, const proto::Message& message);
+  // What comes
+  void on_begun(ConnectionId which) override { intake_.begin(which); }
+  void on_frame(const SessionPtr& from, net::InFrame frame) override;
+  void on_frame_begun(const SessionPtr& from, size_t size) override;
+  void on_drained(const SessionPtr& whose) override;
+  void on_ended(const SessionPtr& whose, const std::optional<std::string>& why) override;
+  void dispatch(const SessionPtr& from, net::InFrame frame);
+  void introduce(const SessionPtr& from, const net::InFrame& frame);
+  void on_message_frame(const SessionPtr& from, net::InFrame frame);
+  bool serve_peer(const SessionPtr& from, const proto::Message& message);
+  bool serve_here(const SessionPtr& from, const proto::Message& message);
+  bool serve_blobs(const SessionPtr& from, const proto::Message& message);
+  void on_heartbeat(const SessionPtr& from, const proto::Heartbeat& heartbeat);
+  void on_progress(const SessionPtr& from, const proto::ServeProgress& progress);
+  void refuse(const SessionPtr& whom, std::string why);
+  void to_core(ConnectionId from, decltype(ToCore::what) what, size_t size);
 
-  // What desks want of connections
-  ClientPtr find(ConnectionId connection) const;  // null: it has gone
-  size_t bytes_queued(ConnectionId to) const override;
-  void send(ConnectionId to, const proto::Message& message) override;
-  void send_frame(ConnectionId to, net::OutFrame frame) override;
-  void refuse(ConnectionId which, const Error& why) override;
+  // Where it goes
+  void send_to_stage(const PeerId& to, const proto::Message& message);
+  void set_limits(const Session& session);
+  void let_arrive();
+  void pace(ConnectionId which);
+
+  // What desks want
   bool may_ask(ConnectionId whose) const override;
   void ask(ConnectionId whose, const proto::GetEvents& page) override;
   void come_back(ConnectionId whose) override;
@@ -100,48 +104,24 @@ class Gate final : private Connections,
   void work(ConnectionId whose, size_t size, Work work) override;
   void read(ConnectionId whose, const proto::GetMicrobatch& request) override;
 
-  void tick();
-  void close_who_do_not_read(bool was_held_up);
-  void tell_who_was_heard();
-  template <typename T>
-  void say(T what, uint64_t size = 0);
-  template <typename T>
-  void to_core(const ClientPtr& client, T what, size_t size);
-
-  // Served models: neither requests nor tokens wait for the core or its store
-  void on_progress(const ClientPtr& client, const proto::ServeProgress& progress);
-  void send_to_stage(const PeerId& to, const proto::Message& message);
-
-  // How much at once
-  void begin_to_arrive(const ClientPtr& client, size_t size);
-  void let_arrive();
-  void close_who_arrive_slowly();
-  void pace(const ClientPtr& client);
-
-  bool relay_ticket_is_granted(const net::RelayTicket& ticket);
-
   GateOptions options_;
-  Bus& bus_;
   BlobLeases& leases_;
   Feeder feeder_;  // used on feeder_thread_ alone
   net::Endpoint endpoint_;
 
   net::Loop loop_;
   std::unique_ptr<net::Listener> listener_;
-  std::unique_ptr<GateSocket> core_;
-  std::unique_ptr<Subscription> stream_;
-  std::unique_ptr<net::Loop::Watch> core_watch_, stream_watch_;
+  std::unique_ptr<GateBus> core_;
   std::unique_ptr<net::Loop::Timer> timer_, egress_timer_;
-  bool is_drain_posted_ = false;
-  uint64_t next_connection_ = 1;
-  std::map<uint64_t, ClientPtr> clients_;
-  Intake intake_;
   Instant ticked_at_{};
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
   std::shared_ptr<const proto::PeerList> peers_;  // the newest
-  StageDesk stages_{loop_.now()};
-  EventDesk events_{*this, *this};
-  FeedDesk feeds_{*this, *this};
+
+  Sessions sessions_;
+  Intake intake_;
+  StageDesk stages_;
+  EventDesk events_;
+  FeedDesk feeds_;
   DownloadDesk downloads_;
   UploadDesk uploads_;
 

@@ -102,9 +102,11 @@ std::optional<bool> Intake::pace(ConnectionId connection, size_t unread) {
   return pauses;
 }
 
-bool Intake::is_paused(ConnectionId connection) const {
-  const Share* share = find(connection);
-  return share != nullptr && share->is_paused;
+std::vector<ConnectionId> Intake::paused() const {
+  std::vector<ConnectionId> paused;
+  for (const auto& [connection, share] : shares_)
+    if (share.is_paused) paused.push_back(connection);
+  return paused;
 }
 
 bool Intake::is_held_up(ConnectionId connection) const {

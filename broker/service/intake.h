@@ -37,7 +37,7 @@ class Intake {
   // Whether nothing is to be read from it from now on, where that changes. `unread`: memory that what it has
   // not taken holds here.
   std::optional<bool> pace(ConnectionId connection, size_t unread);
-  bool is_paused(ConnectionId connection) const;
+  std::vector<ConnectionId> paused() const;
   // Paused, and not because it does not read itself: it is there, though nothing is heard of it.
   bool is_held_up(ConnectionId connection) const;
 
