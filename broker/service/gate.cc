@@ -28,6 +28,31 @@ std::shared_ptr<const T> part_of(const std::shared_ptr<const Published>& value) 
   const T* part = std::get_if<T>(value.get());
   return part == nullptr ? nullptr : std::shared_ptr<const T>(value, part);
 }
+
+net::ConnectionLimits limits_of(Role role, bool serves) {
+  net::ConnectionLimits limits;
+  limits.frame_size_max = role == Role::Peer && !serves ? kIdlePeersFrameMax : proto::kMessageSizeMax;
+  limits.send_queue_max = kSendQueueMax + (role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
+  return limits;
+}
+
+Introduced introduction_of(const Session& from, proto::Hello hello) {
+  return {.connection = from.number,
+          .who = from.key(),
+          .address = from.connection->remote_address().substr(0, 255),
+          .hello = std::move(hello)};
+}
+
+// A submission keeps the bytes that it came in.
+Received received_of(ConnectionId from, Message message, net::Buffer payload) {
+  Received received{.connection = from, .message = {}};
+  if (std::holds_alternative<proto::SubmitJob>(message)) {
+    const auto kept = std::make_shared<const net::Buffer>(std::move(payload));
+    received.bytes = {kept->span(), kept};
+  }
+  received.message = std::make_shared<const Message>(std::move(message));
+  return received;
+}
 }  // namespace
 
 Gate::Gate(GateOptions options, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds)
@@ -155,12 +180,7 @@ void Gate::admit(ConnectionId which, Role role) {
 }
 
 void Gate::set_limits(const Session& session) {
-  net::ConnectionLimits limits;
-  limits.frame_size_max = *session.role == Role::Peer && !stages_.serves(session.number)
-                              ? kIdlePeersFrameMax
-                              : proto::kMessageSizeMax;
-  limits.send_queue_max = kSendQueueMax + (*session.role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
-  session.connection->set_limits(limits);
+  session.connection->set_limits(limits_of(*session.role, stages_.serves(session.number)));
 }
 
 void Gate::on_taken(const Taken& taken) {
@@ -257,12 +277,7 @@ void Gate::introduce(const SessionPtr& from, const net::InFrame& frame) {
   auto* hello = std::get_if<proto::Hello>(&*message);
   if (hello == nullptr) return refuse(from, "a connection begins with Hello");
   from->introduced = true;
-  to_core(from->number,
-          Introduced{.connection = from->number,
-                     .who = from->key(),
-                     .address = from->connection->remote_address().substr(0, 255),
-                     .hello = std::move(*hello)},
-          frame.payload.size());
+  to_core(from->number, introduction_of(*from, std::move(*hello)), frame.payload.size());
 }
 
 // Each message is decoded here, once; of a peer's, only what may be of use.
@@ -275,13 +290,7 @@ void Gate::on_message_frame(const SessionPtr& from, net::InFrame frame) {
   if (*from->role == Role::PeerBulk)
     return refuse(from, std::string(proto::name_of(*message)) + " is not for a bulk connection");
   const size_t size = frame.payload.size();
-  Received received{.connection = from->number, .message = {}};
-  if (std::holds_alternative<proto::SubmitJob>(*message)) {
-    const auto payload = std::make_shared<const net::Buffer>(std::move(frame.payload));
-    received.bytes = {payload->span(), payload};
-  }
-  received.message = std::make_shared<const Message>(std::move(*message));
-  to_core(from->number, std::move(received), size);
+  to_core(from->number, received_of(from->number, std::move(*message), std::move(frame.payload)), size);
 }
 
 // What does not concern the core, of a peer's.
