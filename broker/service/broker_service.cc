@@ -37,7 +37,7 @@ Status make_data_dir(const fs::path& folder) {
 
 fs::path database(const fs::path& data_dir) { return data_dir / "broker.sqlite"; }
 
-int64_t unix_ms() {
+int64_t unix_ms_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
@@ -47,7 +47,7 @@ StoredToken row_of(const security::Token& token) {
   return {.id = token.id,
           .role = role_of(token.role),
           .secret_digest = security::secret_digest(token.secret),
-          .created_unix_ms = unix_ms(),
+          .created_unix_ms = unix_ms_now(),
           .expires_unix_ms = {},
           .uses_max = {}};
 }

@@ -5,6 +5,7 @@
 
 #include "base/overloaded.h"
 #include "broker/jobs/answers.h"
+#include "broker/service/event_pages.h"
 #include "broker/service/token_judge.h"
 #include "proto/codec/codec.h"
 
@@ -13,8 +14,6 @@ namespace weft::broker {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(500);
-constexpr size_t kEventsAtOnce = 500;
-constexpr size_t kEventBytesAtOnce = 1 << 20;  // of their texts, about
 constexpr int kTurnMessagesMax = 512;
 
 }  // namespace
@@ -41,37 +40,26 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
            const StoredState& state)
     : options_(std::move(options)),
       store_(std::move(store)),
-      bus_(bus),
       on_fatal_(std::move(on_fatal)),
       socket_(bus),
       broker_(options_.broker, state),
-      job_feeds_(feeds),
       blobs_(blobs),
-      leases_(leases),
-      peers_(std::make_shared<const Published>(proto::PeerList{})),
-      wake_(std::make_unique<GateSocket>(bus_, "planner")),
+      feeds_(feeds, gates_),
+      keeper_(blobs, leases, *this, options_.collect_every),
+      inbox_(bus),
       disk_thread_(std::make_unique<net::Worker>()),
       served_thread_(std::make_unique<net::Worker>()),
       planning_(std::make_unique<Planning>(options_.planning, blobs, feeds)) {
-  remove_old_files();
+  keeper_.remove_old(options_.planning.process.jobs, broker_.open_jobs());
 }
 
 Core::~Core() {
   stopping_ = true;
-  from_worker([] {});
+  inbox_.leave([] {});
   if (thread_.joinable()) thread_.join();
   planning_.reset();
   disk_thread_.reset();
   served_thread_.reset();
-}
-
-void Core::from_worker(std::function<void()> work) {
-  {
-    const MutexLock lock(inbox_mutex_);
-    inbox_.push_back(std::move(work));
-  }
-  const MutexLock lock(wake_mutex_);
-  wake_->send({.what = Wake{}});
 }
 
 void Core::run() {
@@ -86,9 +74,9 @@ void Core::run() {
     if (message) handle(*message);
     if (now().monotonic >= next_tick) {
       // What the first step wants of the gate would reach nobody before it is there.
-      if (!gates_.empty()) {
+      if (!gates_.is_empty()) {
         look_at_tokens();
-        step(Tick{heard_until()});
+        step(Tick{gates_.heard_until()});
       }
       collect_garbage();
       next_tick = now().monotonic + kTick;
@@ -102,58 +90,39 @@ void Core::run() {
 
 void Core::handle(const ToCore& message) {
   std::visit(Overloaded{
-                 [&](const GateReady&) { on_gate_ready(message.gate); },
+                 [&](const GateReady&) { gates_.on_ready(message.gate, now().monotonic); },
                  [&](const Introduced& e) {
                    taken_[e.connection] += message.size;
                    introduce(e);
                  },
                  [&](Received e) {
                    taken_[e.connection] += message.size;
-                   look_for_damage(e);
-                   if (const auto* report = std::get_if<proto::CheckpointReport>(e.message.get()))
-                     e.blobs_missing = static_cast<uint32_t>(
-                         std::count_if(report->tensors.begin(), report->tensors.end(),
-                                       [&](const auto& tensor) { return !blobs_.is_here(tensor.sha256); }));
-                   step(e);
+                   receive(std::move(e));
                  },
                  [&](const Disconnected& e) {
-                   connections_.erase(e.connection);
+                   forget(e.connection);
                    step(e);
                  },
                  [&](const RelayWaiting& e) { step(e); },
                  [&](const Hearing& hearing) {
                    for (const Heard& e : hearing.peers) step(e);
-                   gates_[message.gate] = hearing.until;
+                   gates_.on_hearing(message.gate, hearing.until);
                  },
-                 [&](const Wake&) {
-                   std::deque<std::function<void()>> work;
-                   {
-                     const MutexLock lock(inbox_mutex_);
-                     work.swap(inbox_);
-                   }
-                   for (auto& item : work) item();
-                 },
+                 [&](const Wake&) { inbox_.empty(); },
              },
              message.what);
 }
 
-// A gate that comes after things have begun is told of them.
-void Core::on_gate_ready(uint32_t gate) {
-  gates_[gate] = now().monotonic;
-  const auto tell = [&](ToGate message) {
-    socket_.send(gate, std::make_shared<const ToGate>(std::move(message)));
-  };
-  for (const auto& [job, feed] : feeds_) tell(feed);
-  for (const proto::Secret& ticket : tickets_) tell(GrantRelay{ticket});
-  for (const auto& [job, entry] : entries_) tell(entry);
-  socket_.publish(peers_);
+void Core::receive(Received message) {
+  keeper_.on_received(message, now().monotonic);
+  if (const auto* report = std::get_if<proto::CheckpointReport>(message.message.get()))
+    message.blobs_missing = keeper_.missing_of(*report);
+  step(message);
 }
 
-// Each gate has told of all that came until then.
-std::optional<Instant> Core::heard_until() const {
-  std::optional<Instant> least;
-  for (const auto& [gate, until] : gates_) least = std::min(least.value_or(until), until);
-  return least;
+void Core::forget(ConnectionId connection) {
+  connections_.erase(connection);
+  keeper_.end(connection);
 }
 
 // Whoever creates and revokes tokens does it in the database, beside this process.
@@ -167,7 +136,8 @@ void Core::introduce(Introduced event) {
   const TokenJudgement judged = judge_token(*store_, event.hello, now().unix_ms);
   event.verdict = judged.verdict;
   event.token_role = judged.role;
-  connections_[event.connection] = {.who = event.who};
+  connections_.insert(event.connection);
+  keeper_.begin(event.connection, event.who);
   step(event);
   commit();
 }
@@ -183,13 +153,12 @@ void Core::commit() {
         if (part.sender) close_sender(*part.sender);
         continue;
       }
-      publish_events(part.records);
-      refer_to_blobs(part.records);
+      on_durable(part.records);
       for (Effect& effect : part.effects) carry_out(effect);
     }
   }
   for (const auto& [connection, size] : std::exchange(taken_, {}))
-    to_gate(connection, Taken{connection, size});
+    gates_.tell(connection, Taken{connection, size});
 }
 
 // A full disk is waited for. False: the process must end.
@@ -229,49 +198,27 @@ bool Core::fail_with(const Error& error) {
 
 void Core::close_sender(ConnectionId connection) {
   const std::string why = "what it said cannot be stored";
-  to_gate(connection, Send{connection, std::make_shared<const proto::Message>(proto::Refusal{
-                                           .code = ErrorCode::InvalidArgument, .message = why})});
-  to_gate(connection, Close{connection});
-  connections_.erase(connection);
+  answer(connection, proto::Refusal{.code = ErrorCode::InvalidArgument, .message = why});
+  gates_.tell(connection, Close{connection});
+  forget(connection);
   step(Disconnected{connection, why});
 }
 
-void Core::publish_events(std::span<const Record> records) {
+void Core::on_durable(std::span<const Record> records) {
   for (const Record& record : records)
-    if (const auto* event = std::get_if<proto::JobEvent>(&record))
-      socket_.publish(std::make_shared<const Published>(*event));
+    if (const auto* event = std::get_if<proto::JobEvent>(&record)) gates_.publish(*event);
+  keeper_.on_durable(records);
 }
 
-void Core::say_feed(proto::JobNumber job, ToGate what) {
-  feeds_[job] = what;
-  to_gates(std::move(what));
-}
-
-// The data of a run that goes on after a restart is made known beside; what peers ask for meanwhile waits.
-// The run may be placed again meanwhile, under another key.
+// The data of a run that goes on after a restart is made known beside.
 void Core::open_feed(OpenFeed& feed) {
-  const auto under_way = opening_.find(feed.job);
-  if (under_way == opening_.end() && (!feed.submission || job_feeds_.find(feed.job)))
-    return say_feed(feed.job, FeedOpened{feed.job, feed.data_key});
-  say_feed(feed.job, FeedExpected{feed.job, feed.data_key});
-  if (under_way != opening_.end()) {
-    under_way->second = feed.data_key;
-    return;
-  }
-  opening_[feed.job] = feed.data_key;
+  if (!feeds_.open(feed)) return;
   planning_->open(feed.job, std::move(*feed.submission), feed.microbatch_size,
                   [this, job = feed.job](Status opened) {
-                    from_worker([this, job, opened = std::move(opened)] {
-                      const auto at = opening_.find(job);
-                      if (at == opening_.end()) return;  // the job is over
-                      const proto::Secret key = at->second;
-                      opening_.erase(at);
-                      if (!feeds_.contains(job)) return;  // closed meanwhile
-                      if (opened) return say_feed(job, FeedOpened{job, key});
+                    inbox_.leave([this, job, opened = std::move(opened)] {
+                      if (feeds_.on_opened(job, opened)) return;
                       options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" +
                                    opened.error().message + "\"");
-                      feeds_.erase(job);
-                      to_gates(CloseFeed{job});
                     });
                   });
 }
@@ -298,73 +245,49 @@ void Core::check(CheckSubmission& request) {
       event.submission = as_checked(*asked.submission, *reply);
     else
       event.verdict = fail(reply.error());
-    from_worker([this, size, event = std::move(event)] {
+    inbox_.leave([this, size, event = std::move(event)] {
       if (connections_.contains(event.connection)) taken_[event.connection] += size;
       step(event);
     });
   });
 }
 
-void Core::to_gate(ConnectionId connection, ToGate message) {
-  socket_.send(gate_of(connection), std::make_shared<const ToGate>(std::move(message)));
-}
-
-void Core::to_gates(ToGate message) {
-  const auto shared = std::make_shared<const ToGate>(std::move(message));
-  for (const auto& [gate, until] : gates_) socket_.send(gate, shared);
-}
-
 void Core::carry_out(Effect& effect) {
   std::visit(
       Overloaded{
           [&](Send& e) {
-            note_what_it_may_fetch(e);
+            keeper_.on_sent(e);
             const ConnectionId to = e.connection;
-            to_gate(to, std::move(e));
+            gates_.tell(to, std::move(e));
           },
-          [&](Admit& e) { to_gate(e.connection, e); },
+          [&](Admit& e) { gates_.tell(e.connection, e); },
           [&](Close& e) {
-            connections_.erase(e.connection);
-            to_gate(e.connection, e);
+            forget(e.connection);
+            gates_.tell(e.connection, e);
           },
-          [&](CloseAll& e) { to_gates(e); },
+          [&](CloseAll& e) { gates_.tell_all(e); },
           [&](CheckSubmission& e) { check(e); },
           [&](StartPlanning& e) {
             const proto::JobNumber job = e.job;
             const proto::PlanVersion version = e.plan_version;
             planning_->plan(std::move(e), [this, job, version](auto plan) {
-              from_worker([this, event = PlanningDone{job, version, std::move(plan)}] { step(event); });
+              inbox_.leave([this, event = PlanningDone{job, version, std::move(plan)}] { step(event); });
             });
           },
           [&](Reconsider& e) {
             const proto::JobNumber job = e.request.job;
             const proto::PlanVersion version = e.request.plan_version;
             planning_->reconsider(std::move(e), [this, job, version](auto other) {
-              from_worker([this, event = Reconsidered{job, version, std::move(other)}] { step(event); });
+              inbox_.leave([this, event = Reconsidered{job, version, std::move(other)}] { step(event); });
             });
           },
           [&](OpenFeed& e) { open_feed(e); },
-          [&](KeepTransient& e) {
-            transient_kept_ = e.blobs;
-            disk_thread_->post([this, kept = std::move(e.blobs), young = e.young] {
-              (void)blobs_.keep_transient({kept.begin(), kept.end()},
-                                          std::chrono::duration_cast<std::chrono::milliseconds>(young));
-            });
-          },
-          [&](CloseFeed& e) {
-            feeds_.erase(e.job);
-            to_gates(e);
-          },
-          [&](GrantRelay& e) {
-            tickets_.insert(e.ticket);
-            to_gates(e);
-          },
-          [&](RevokeRelay& e) {
-            tickets_.erase(e.ticket);
-            to_gates(e);
-          },
+          [&](KeepTransient& e) { keeper_.keep_transient(std::move(e)); },
+          [&](CloseFeed& e) { feeds_.close(e.job); },
+          [&](GrantRelay& e) { gates_.grant(e.ticket); },
+          [&](RevokeRelay& e) { gates_.revoke(e.ticket); },
           [&](ForgetJob& e) {
-            opening_.erase(e.job);
+            feeds_.forget(e.job);
             planning_->end(e.job);
           },
           [&](AnswerFromStore& e) { answer(e.connection, answer_from_store(*store_, e)); },
@@ -375,12 +298,9 @@ void Core::carry_out(Effect& effect) {
           [&](ReopenJob& e) {
             step(JobReopened{e.connection, reopen(*store_, e)});
           },
-          [&](VerifyBlobs& e) { verify_blobs(e); },
-          [&](PublishPeers& e) {
-            peers_ = std::make_shared<const Published>(std::move(e.peers));
-            socket_.publish(peers_);
-          },
-          [&](PublishServed& e) { publish(e); },
+          [&](VerifyBlobs& e) { keeper_.verify(std::move(e)); },
+          [&](PublishPeers& e) { gates_.set_peers(std::move(e.peers)); },
+          [&](PublishServed& e) { publish_served(e); },
           [&](SendEvents& e) { send_events(e); },
           [&](Log& e) { options_.log(e.line); },
       },
@@ -388,37 +308,39 @@ void Core::carry_out(Effect& effect) {
 }
 
 void Core::answer(ConnectionId connection, proto::Message message) {
-  to_gate(connection, Send{connection, std::make_shared<const proto::Message>(std::move(message))});
+  gates_.tell(connection, Send{connection, std::make_shared<const proto::Message>(std::move(message))});
 }
 
-// A page of past events from the store. New ones reach the client from its gate, which has them all from the
-// event stream and is told with the last page where to go on.
 void Core::send_events(const SendEvents& request) {
-  const auto [job, from, follow] = request.request;
-  const auto submitter = submitter_of(*store_, job);
-  if (!submitter || !*submitter || !may_read(request.whose, **submitter))
-    return answer(request.connection, proto::Refusal{.code = ErrorCode::NotFound,
-                                                     .message = "there is no job " + std::to_string(job) +
-                                                                " of yours here: weft jobs lists them"});
-  auto events = store_->events(job, std::max<uint64_t>(1, from), kEventsAtOnce);
-  if (!events)
-    return answer(request.connection,
-                  proto::Refusal{.code = events.error().code, .message = events.error().message});
-  bool has_more = events->size() == kEventsAtOnce;
-  size_t bytes = 0, count = 0;
-  for (; count < events->size() && bytes < kEventBytesAtOnce; ++count) bytes += (*events)[count].text.size();
-  has_more = has_more || count < events->size();
-  events->resize(count);
-  EventsPage page{.connection = request.connection, .job = job, .events = std::move(*events)};
-  const uint64_t last = page.events.empty() ? std::max<uint64_t>(1, from) - 1 : page.events.back().sequence;
-  const bool has_ended = !broker_.status(job);
-  const bool is_end = !page.events.empty() && page.events.back().kind == proto::JobEventKind::State &&
-                      page.events.back().state >= proto::JobState::Finished;
-  if (has_more)
-    page.rest = proto::GetEvents{.job = job, .from_sequence = last + 1, .follow = follow};
-  else if (follow && !has_ended && !is_end)
-    page.follows_after = last;
-  to_gate(request.connection, std::move(page));
+  const bool is_open = broker_.status(request.request.job).has_value();
+  std::visit(Overloaded{
+                 [&](EventsPage&& page) { gates_.tell(request.connection, std::move(page)); },
+                 [&](proto::Refusal&& refusal) { answer(request.connection, std::move(refusal)); },
+             },
+             events_page(*store_, request, is_open));
 }
+
+void Core::collect_garbage() {
+  const Now at = now();
+  if (!keeper_.collection_is_due(at.monotonic)) return;
+  keeper_.collect(at.monotonic, broker_.referenced_blobs(),
+                  store_->blobs_of_ended(BlobKeeper::resumable_since(at.unix_ms)));
+}
+
+// ---- what desks want
+
+void Core::send(uint32_t gate, std::shared_ptr<const ToGate> message) {
+  socket_.send(gate, std::move(message));
+}
+
+void Core::publish(std::shared_ptr<const Published> value) { socket_.publish(std::move(value)); }
+
+void Core::on_disk(std::function<void()> work) { disk_thread_->post(std::move(work)); }
+
+void Core::on_verified(const BlobsVerified& verified) {
+  inbox_.leave([this, verified] { step(verified); });
+}
+
+void Core::on_line(const std::string& line) { options_.log(line); }
 
 }  // namespace weft::broker

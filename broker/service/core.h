@@ -1,10 +1,9 @@
 // The core's thread: takes events off the bus, drives the state machine, makes records durable, carries
-// effects out. Owns the store; nothing else touches it.
+// effects out, or hands them to the desk whose they are: what gates are told (gate_book.h), feeds
+// (feed_openings.h), blobs (blob_keeper.h). Owns the store; nothing else touches it.
 #pragma once
 
 #include <atomic>
-#include <deque>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,10 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
 #include "broker/broker.h"
-#include "broker/service/blob_leases.h"
+#include "broker/service/blob_keeper.h"
 #include "broker/service/bus.h"
+#include "broker/service/feed_openings.h"
+#include "broker/service/gate_book.h"
+#include "broker/service/inbox.h"
 #include "broker/service/planning.h"
 #include "broker/service/served.h"
 #include "broker/store.h"
@@ -35,13 +36,13 @@ struct CoreOptions {
   std::function<void(const std::string& line)> log;
 };
 
-class Core {
+class Core final : private GateBook::Outside, private BlobKeeper::Outside {
  public:
   // Takes over the store. `bus`, `blobs`, `leases` and `feeds` outlive this.
   static Result<std::unique_ptr<Core>> start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
                                              storage::BlobStore& blobs, BlobLeases& leases, JobFeeds& feeds,
                                              std::function<void(const Error&)> on_fatal);
-  ~Core();  // stops and joins
+  ~Core() override;  // stops and joins
 
  private:
   Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
@@ -50,69 +51,47 @@ class Core {
   static Now now();
   void run();
   void handle(const ToCore& message);
-  void on_gate_ready(uint32_t gate);
+  void receive(Received message);
   void introduce(Introduced event);
   void look_at_tokens();
   void step(const Event& event);
   void commit();
   bool append();
   bool fail_with(const Error& error);  // false
-  void publish_events(std::span<const Record> records);
+  void on_durable(std::span<const Record> records);
+  void forget(ConnectionId connection);
   void close_sender(ConnectionId connection);
   void open_feed(OpenFeed& feed);
-  void say_feed(proto::JobNumber job, ToGate what);
   void check(CheckSubmission& request);
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
   void answer(ConnectionId connection, proto::Message message);
-  void to_gate(ConnectionId connection, ToGate message);
-  void to_gates(ToGate message);  // to each
-  void publish(PublishServed& served);
-  std::optional<Instant> heard_until() const;
-  void from_worker(std::function<void()> work);  // any thread: runs on the core's
-
-  // Blobs (core_blobs.cc)
-  void refer_to_blobs(std::span<const Record> records);
-  void remove_old_files();
-  void note_what_it_may_fetch(const Send& send);
-  void look_for_damage(const Received& report);
-  void verify_blobs(VerifyBlobs& request);
+  void publish_served(PublishServed& served);
   void collect_garbage();
+
+  // What desks want
+  void send(uint32_t gate, std::shared_ptr<const ToGate> message) override;
+  void publish(std::shared_ptr<const Published> value) override;
+  void on_disk(std::function<void()> work) override;
+  void on_verified(const BlobsVerified& verified) override;
+  void on_line(const std::string& line) override;
 
   CoreOptions options_;
   std::unique_ptr<Store> store_;
-  Bus& bus_;
   std::function<void(const Error&)> on_fatal_;
   CoreSocket socket_;
   Broker broker_;
-  JobFeeds& job_feeds_;
   storage::BlobStore& blobs_;
-  BlobLeases& leases_;
-  Instant next_collection_{};
   Turn turn_;
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
 
-  std::map<uint32_t, Instant> gates_;  // that are there; until when each has told whom it heard
-  // What a gate that comes later is told, too.
-  std::map<proto::JobNumber, ToGate> feeds_;
-  // Feeds that are being opened, with their newest keys.
-  std::map<proto::JobNumber, proto::Secret> opening_;
-  std::set<proto::Secret> tickets_;
-  std::map<proto::JobNumber, ServedEntry> entries_;
-  std::shared_ptr<const Published> peers_;
+  std::set<ConnectionId> connections_;  // that are there
 
-  struct Known {  // a connection that is there
-    PeerId who{};
-    std::shared_ptr<const proto::Message> stage{}, stand_by{};  // the last that it was told
-  };
-  std::map<ConnectionId, Known> connections_;
-  std::map<PeerId, Instant> damage_looked_for_;  // because it said so
-  std::vector<Digest> transient_kept_;           // by the last round
-
-  Mutex inbox_mutex_, wake_mutex_;
-  std::deque<std::function<void()>> inbox_ WEFT_GUARDED_BY(inbox_mutex_);
-  std::unique_ptr<GateSocket> wake_ WEFT_GUARDED_BY(wake_mutex_);
+  GateBook gates_{*this};
+  FeedOpenings feeds_;
+  BlobKeeper keeper_;
+  Inbox inbox_;
   std::atomic<bool> stopping_{false}, failed_{false};
   std::unique_ptr<net::Worker> disk_thread_, served_thread_;
   std::unique_ptr<Planning> planning_;

@@ -50,14 +50,10 @@ ServedJob served_job(proto::JobNumber number, const ServedState& state, const st
 }  // namespace
 
 // The tokenizer is read on a thread of its own, each time: that is seldom, and it may be gone.
-void Core::publish(PublishServed& served) {
+void Core::publish_served(PublishServed& served) {
   ServedEntry entry{.job = served.job};
   if (served.state) entry = {served.job, served.state->plan_version, served.state->entry};
-  if (entry.entry)
-    entries_[served.job] = entry;
-  else
-    entries_.erase(served.job);
-  to_gates(entry);
+  gates_.set_entry(entry);
   if (options_.served == nullptr) return;
   served_thread_->post([this, served = std::move(served)] {
     if (served.state)

@@ -1,10 +1,8 @@
 #include "broker/service/gate.h"
 
-#include <algorithm>
-#include <future>
-
 #include "base/overloaded.h"
-#include "broker/service/gate_client.h"
+#include "proto/codec/codec.h"
+#include "proto/codec/report_head.h"
 
 namespace weft::broker {
 
@@ -14,49 +12,71 @@ using proto::Role;
 
 namespace {
 constexpr Duration kTick = std::chrono::milliseconds(500);
-constexpr size_t kClientsMax = 8192;
 constexpr size_t kMessageCost = 1 << 10;  // what a message takes beside its bytes, about
 // Of a peer that has served no run.
 constexpr size_t kIdlePeersFrameMax = 1 << 20;
 // What lies in a queue for longer than it takes to pause: a plan's stages, lists, results. A microbatch may
 // be larger than that.
 constexpr size_t kSendQueueMax = 64 << 20;
-constexpr Duration kStaleSaid = std::chrono::minutes(1);
+// Of requests that a peer has not taken: those that come beyond it are dropped, and sent again by who asked
+// them.
+constexpr size_t kRequestsQueuedMax = 16 << 20;
+
+// A part of a published value, which lives as long as the part does.
+template <typename T>
+std::shared_ptr<const T> part_of(const std::shared_ptr<const Published>& value) {
+  const T* part = std::get_if<T>(value.get());
+  return part == nullptr ? nullptr : std::shared_ptr<const T>(value, part);
+}
+
+net::ConnectionLimits limits_of(Role role, bool serves) {
+  net::ConnectionLimits limits;
+  limits.frame_size_max = role == Role::Peer && !serves ? kIdlePeersFrameMax : proto::kMessageSizeMax;
+  limits.send_queue_max = kSendQueueMax + (role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
+  return limits;
+}
+
+Introduced introduction_of(const Session& from, proto::Hello hello) {
+  return {.connection = from.number,
+          .who = from.key(),
+          .address = from.connection->remote_address().substr(0, 255),
+          .hello = std::move(hello)};
+}
+
+// A submission keeps the bytes that it came in.
+Received received_of(ConnectionId from, Message message, net::Buffer payload) {
+  Received received{.connection = from, .message = {}};
+  if (std::holds_alternative<proto::SubmitJob>(message)) {
+    const auto kept = std::make_shared<const net::Buffer>(std::move(payload));
+    received.bytes = {kept->span(), kept};
+  }
+  received.message = std::make_shared<const Message>(std::move(message));
+  return received;
+}
 }  // namespace
 
-Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
-           const JobFeeds& feeds)
+Gate::Gate(GateOptions options, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds)
     : options_(std::move(options)),
-      bus_(bus),
-      blobs_(blobs),
       leases_(leases),
       feeder_(feeds),
-      next_connection_(first_connection_of(options_.number)),
-      arrivals_(options_.arrivals),
-      egress_(options_.egress) {}
+      sessions_({.first = first_connection_of(options_.number),
+                 .greeting_deadline = options_.greeting_deadline,
+                 .unread_deadline = options_.unread_deadline,
+                 .log = options_.log},
+                *this),
+      intake_(options_.arrivals),
+      stages_(loop_.now()),
+      events_(sessions_, *this),
+      feeds_(sessions_, *this),
+      downloads_(sessions_, *this, blobs, options_.egress),
+      uploads_(sessions_, *this, blobs, leases) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
                                           BlobLeases& leases, const JobFeeds& feeds) {
-  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, leases, feeds));
-  // Everything of the loop is made on its thread.
+  std::unique_ptr<Gate> gate(new Gate(std::move(options), blobs, leases, feeds));
   std::promise<Status> opened;
   auto result = opened.get_future();
-  gate->thread_ = std::thread([raw = gate.get(), &opened] {
-    const Status status = raw->open();
-    const bool ok = status.has_value();
-    opened.set_value(status);
-    if (!ok) return;
-    raw->loop_.run();
-    for (auto& [number, client] : raw->clients_) client->connection->close();
-    raw->clients_.clear();
-    raw->timer_.reset();
-    raw->egress_timer_.reset();
-    raw->listener_.reset();
-    raw->core_watch_.reset();
-    raw->stream_watch_.reset();
-    raw->core_.reset();
-    raw->stream_.reset();
-  });
+  gate->thread_ = std::thread([raw = gate.get(), &bus, &opened] { raw->run(bus, opened); });
   WEFT_TRY_STATUS(result.get());
   return gate;
 }
@@ -68,11 +88,25 @@ Gate::~Gate() {
   feeder_thread_.reset();
 }
 
-Status Gate::open() {
+// Everything of the loop is made on its thread, and goes there.
+void Gate::run(Bus& bus, std::promise<Status>& opened) {
+  const Status status = open(bus);
+  const bool ok = status.has_value();
+  opened.set_value(status);
+  if (!ok) return;
+  loop_.run();
+  sessions_.close_all();
+  timer_.reset();
+  egress_timer_.reset();
+  listener_.reset();
+  core_.reset();
+}
+
+Status Gate::open(Bus& bus) {
   files_thread_ = std::make_unique<net::Worker>();
   feeder_thread_ = std::make_unique<net::Worker>();
-  core_ = std::make_unique<GateSocket>(bus_, gate_identity(options_.number));
-  stream_ = std::make_unique<Subscription>(bus_);
+  GateBus::Outside& here = *this;
+  core_ = std::make_unique<GateBus>(loop_, bus, options_.number, here);
   net::ListenOptions listen;
   listen.identity = options_.identity;
   listen.limits = options_.limits;
@@ -80,386 +114,311 @@ Status Gate::open() {
     return relay_ticket_is_granted(ticket);
   };
   WEFT_TRY(listener_,
-           net::Listener::open(loop_, options_.listen, listen,
-                               [this](const net::ConnectionPtr& connection) { on_connection(connection); }));
+           net::Listener::open(loop_, options_.listen, listen, [this](const net::ConnectionPtr& connection) {
+             sessions_.begin(connection, loop_.now());
+           }));
   endpoint_ = listener_->endpoint();
-  core_watch_ = loop_.watch_readable(core_->descriptor(), [this] { drain_bus(); });
-  stream_watch_ = loop_.watch_readable(stream_->descriptor(), [this] { drain_bus(); });
-  say(GateReady{});
-  ticked_at_ = stale_said_at_ = loop_.now();
+  core_->say(GateReady{});
+  ticked_at_ = loop_.now();
   tick();
   return {};
 }
 
-// ---- the bus
-
-// The descriptors are edge-triggered: both sockets are emptied wherever one of them may have become readable.
-void Gate::drain_bus() {
-  for (bool more = true; more;) {
-    more = false;
-    while (const auto value = stream_->receive()) {
-      on_published(value);
-      more = true;
-    }
-    while (const auto message = core_->receive()) {
-      on_bus(*message);
-      more = true;
-    }
+void Gate::tick() {
+  const Duration since_last_tick = loop_.now() - ticked_at_;
+  ticked_at_ = loop_.now();
+  sessions_.close_who_do_not_greet(ticked_at_);
+  core_->drain();
+  // Where this thread was held up itself, what came meanwhile has not been read: nobody is judged by it.
+  const bool was_held_up = since_last_tick > 4 * kTick;
+  sessions_.close_who_do_not_read(ticked_at_, was_held_up);
+  if (!was_held_up) {
+    for (const ConnectionId late : intake_.late(ticked_at_))
+      sessions_.refuse(late, {ErrorCode::Timeout, "what it sends comes too slowly, and others wait"});
+    core_->say(Hearing{ticked_at_, sessions_.heard(ticked_at_, [this](ConnectionId which) {
+                         return intake_.is_held_up(which);
+                       })});
   }
+  for (const ConnectionId paused : intake_.paused()) pace(paused);
+  if (const auto dropped = stages_.dropped_to_tell(ticked_at_))
+    options_.log("info stale_reports_dropped count=" + std::to_string(*dropped));
+  timer_ = loop_.after(kTick, [this] { tick(); });
 }
 
-template <typename T>
-void Gate::say(T what, uint64_t size) {
-  core_->send({.gate = options_.number, .size = size, .what = std::move(what)});
-  if (std::exchange(is_drain_posted_, true)) return;
-  loop_.post([this] {
-    is_drain_posted_ = false;
-    drain_bus();
-  });
-}
+// ---- what the core says; of one that was closed meanwhile there is nothing to do
 
 void Gate::on_bus(const ToGate& message) {
-  // Of one that was closed meanwhile there is nothing to do.
-  const auto with_client = [this](ConnectionId connection, const auto& action) {
-    const auto at = clients_.find(connection);
-    if (at != clients_.end()) action(ClientPtr(at->second));
-  };
   std::visit(Overloaded{
-                 [&](const Send& e) {
-                   with_client(e.connection, [&](const auto& client) { send_from_core(client, e); });
-                 },
-                 [&](const Admit& e) {
-                   with_client(e.connection, [&](const auto& client) { admit(client, e.role); });
-                 },
-                 [&](const Close& e) {
-                   with_client(e.connection, [&](const auto& client) {
-                     client->connection->close(std::chrono::seconds(2));
-                     forget(client);
-                   });
-                 },
-                 [&](const CloseAll& e) {
-                   std::vector<ClientPtr> its;
-                   for (const auto& [number, client] : clients_)
-                     if (client->connection->remote() == e.who) its.push_back(client);
-                   for (const ClientPtr& client : its) close(client, "its key was sent away");
-                 },
-                 [&](const Taken& e) {
-                   with_client(e.connection, [&](const auto& client) {
-                     const uint64_t size = std::min(e.size, client->bytes_in_core);
-                     client->bytes_in_core -= size;
-                     bytes_in_core_ -= size;
-                     let_arrive();
-                     ask_for_page(client);
-                     pace(client);
-                   });
-                 },
-                 [&](const EventsPage& e) {
-                   with_client(e.connection, [&](const auto& client) { on_page(client, e); });
-                 },
-                 [&](const FeedExpected& e) { open_feed(e.job, e.data_key, false); },
-                 [&](const FeedOpened& e) { open_feed(e.job, e.data_key, true); },
-                 [&](const CloseFeed& e) { close_feed(e.job); },
+                 [&](const Send& e) { send_from_core(e); },
+                 [&](const Admit& e) { admit(e.connection, e.role); },
+                 [&](const Close& e) { sessions_.let_go(e.connection); },
+                 [&](const CloseAll& e) { sessions_.close_all_of(e.who, "its key was sent away"); },
+                 [&](const Taken& e) { on_taken(e); },
+                 [&](const EventsPage& e) { on_page(e); },
+                 [&](const FeedExpected& e) { feeds_.expect(e.job, e.data_key); },
+                 [&](const FeedOpened& e) { feeds_.open(e.job, e.data_key); },
+                 [&](const CloseFeed& e) { feeds_.close(e.job); },
                  [&](const GrantRelay& e) { tickets_.insert(e.ticket); },
                  [&](const RevokeRelay& e) { tickets_.erase(e.ticket); },
-                 [&](const ServedEntry& e) { on_entry(e); },
+                 [&](const ServedEntry& e) { stages_.on_entry(e); },
              },
              message);
 }
 
 void Gate::on_published(const std::shared_ptr<const Published>& value) {
   if (auto peers = part_of<proto::PeerList>(value)) peers_ = std::move(peers);
-  if (const auto event = part_of<proto::JobEvent>(value)) on_event(event);
+  if (const auto event = part_of<proto::JobEvent>(value)) events_.on_event(event);
+}
+
+void Gate::admit(ConnectionId which, Role role) {
+  const SessionPtr session = sessions_.find(which);
+  if (!session) return;
+  session->role = role;
+  if (proto::is_user(role)) intake_.is_of_user(which);
+  leases_.connect(session->key());
+  set_limits(*session);
+}
+
+void Gate::set_limits(const Session& session) {
+  session.connection->set_limits(limits_of(*session.role, stages_.serves(session.number)));
+}
+
+void Gate::on_taken(const Taken& taken) {
+  intake_.taken(taken.connection, taken.size);
+  let_arrive();
+  events_.go_on(taken.connection);
+  pace(taken.connection);
+}
+
+void Gate::on_page(const EventsPage& page) {
+  events_.on_page(page);
+  if (!page.follows_after) return;
+  core_->drain_published();
+  events_.follow(page.connection, page.job, *page.follows_after);
+}
+
+// What a peer says of a run that it was let go from may be on its way: its limits stay.
+void Gate::send_from_core(const Send& sent) {
+  const SessionPtr session = sessions_.find(sent.connection);
+  if (!session) return;
+  if (stages_.on_sent(session->number, session->key(), *sent.message) && session->role) set_limits(*session);
+  if (sent.bytes)
+    session->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
+                               .head = {},
+                               .body = {sent.bytes.owner, sent.bytes.bytes}});
+  else
+    sessions_.send(session->number, *sent.message);
+  pace(session->number);
 }
 
 bool Gate::relay_ticket_is_granted(const net::RelayTicket& ticket) {
-  drain_bus();  // a grant may be on its way
+  core_->drain();  // a grant may be on its way
   if (!tickets_.contains(ticket.bytes)) return false;
-  say(RelayWaiting{ticket.bytes});
+  core_->say(RelayWaiting{ticket.bytes});
   return true;
-}
-
-// ---- connections
-
-void Gate::on_connection(const net::ConnectionPtr& connection) {
-  if (clients_.size() >= kClientsMax) return connection->close();
-  const auto client = std::make_shared<Client>();
-  client->number = next_connection_++;
-  client->connection = connection;
-  client->since = client->taking_at = loop_.now();
-  net::ConnectionLimits limits;
-  limits.frame_size_max = proto::kHelloSizeMax;
-  connection->set_limits(limits);
-  clients_[client->number] = client;
-  const std::weak_ptr<Client> weak = client;
-  connection->start({.on_frame =
-                         [this, weak](net::InFrame frame) {
-                           if (const auto here = weak.lock()) on_frame(here, std::move(frame));
-                         },
-                     .on_closed =
-                         [this, weak](const Error& error) {
-                           if (const auto here = weak.lock()) on_closed(here, error.message);
-                         },
-                     .on_drained =
-                         [this, weak] {
-                           if (const auto here = weak.lock()) on_drained(here);
-                         },
-                     .on_head = [this, weak](uint8_t, size_t size,
-                                             std::span<const std::byte>) -> Result<net::PayloadPlace> {
-                       if (const auto here = weak.lock()) begin_to_arrive(here, size);
-                       return net::PayloadPlace{};
-                     }});
-}
-
-void Gate::on_drained(const ClientPtr& client) {
-  send_loads(client);
-  want_spare_turn(client);
-  read_microbatches(client);
-  ask_for_page(client);
-  pace(client);
-}
-
-bool Gate::forget(const ClientPtr& client) {
-  if (clients_.erase(client->number) == 0) return false;
-  bytes_in_core_ -= client->bytes_in_core;
-  unread_ -= client->unread;
-  arrivals_.end(client->number);
-  end_service(*client);
-  let_arrive();
-  if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
-  return true;
-}
-
-void Gate::on_closed(const ClientPtr& client, const std::string& reason) {
-  if (!forget(client) || !client->introduced) return;
-  say(Disconnected{client->number, reason});
-}
-
-void Gate::close(const ClientPtr& client, const std::string& reason) {
-  client->connection->close();
-  on_closed(client, reason);
-}
-
-void Gate::refuse(const ClientPtr& client, const Error& error) {
-  options_.log("info connection_closed address=" + client->connection->remote_address() + " reason=\"" +
-               error.message + "\"");
-  send(client, proto::Refusal{.code = error.code, .message = error.message});
-  client->connection->close(std::chrono::seconds(2));
-  on_closed(client, error.message);
-}
-
-void Gate::send(const ClientPtr& client, const Message& message) {
-  client->connection->send(
-      {.kind = static_cast<uint8_t>(FrameKind::Message), .head = proto::encode(message), .body = {}});
-}
-
-// ---- time
-
-void Gate::tick() {
-  const Duration since_last_tick = loop_.now() - ticked_at_;
-  ticked_at_ = loop_.now();
-  std::vector<ClientPtr> late;
-  for (const auto& [number, client] : clients_)
-    if (!client->role && ticked_at_ - client->since > options_.greeting_deadline) late.push_back(client);
-  for (const ClientPtr& client : late) close(client, "it did not introduce itself in time");
-  drain_bus();
-  // Where this thread was held up itself, what came meanwhile has not been read: nobody is judged by it.
-  const bool was_held_up = since_last_tick > 4 * kTick;
-  close_who_do_not_read(was_held_up);
-  if (!was_held_up) close_who_arrive_slowly();
-  if (!was_held_up) tell_who_was_heard();
-  for (const auto& [number, client] : clients_)
-    if (client->is_paused) pace(client);
-  if (stale_dropped_ > stale_said_ && ticked_at_ - stale_said_at_ > kStaleSaid) {
-    options_.log("info stale_reports_dropped count=" + std::to_string(stale_dropped_ - stale_said_));
-    stale_said_ = stale_dropped_;
-    stale_said_at_ = ticked_at_;
-  }
-  timer_ = loop_.after(kTick, [this] { tick(); });
-}
-
-void Gate::close_who_do_not_read(bool was_held_up) {
-  std::vector<ClientPtr> stuck;
-  for (const auto& [number, client] : clients_) {
-    const net::ConnectionStats stats = client->connection->stats();
-    if (was_held_up || stats.bytes_queued == 0 || stats.bytes_sent != client->bytes_sent)
-      client->taking_at = ticked_at_;
-    client->bytes_sent = stats.bytes_sent;
-    if (ticked_at_ - client->taking_at > options_.unread_deadline) stuck.push_back(client);
-  }
-  for (const ClientPtr& client : stuck)
-    refuse(client, {ErrorCode::Timeout, "it takes nothing of what it is sent"});
-}
-
-// What a lease is judged by: when something came, a part of a message even, whether the core had time for it
-// or not. Who is not read from because the broker is busy is there.
-void Gate::tell_who_was_heard() {
-  Hearing hearing{.until = ticked_at_, .peers = {}};
-  for (const auto& [number, client] : clients_) {
-    if (client->role != Role::Peer) continue;
-    const uint64_t received = client->connection->stats().bytes_received;
-    const bool is_held_up = client->is_paused && !client->waits_for_its_reader;
-    if (received == client->bytes_received && !is_held_up) continue;
-    client->bytes_received = received;
-    hearing.peers.push_back({number, ticked_at_, std::exchange(client->work, std::nullopt)});
-  }
-  say(std::move(hearing));
 }
 
 // ---- what comes
 
-void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
-  const bool was_large = arrivals_.end(client->number);
-  dispatch(client, std::move(frame));
+void Gate::on_ended(const SessionPtr& whose, const std::optional<std::string>& why) {
+  const ConnectionId which = whose->number;
+  intake_.end(which);
+  stages_.end(which);
+  events_.end(which);
+  feeds_.end(which);
+  downloads_.end(which);
+  uploads_.end(which);
+  let_arrive();
+  if (whose->role) leases_.disconnect(whose->key(), loop_.now());
+  if (why && whose->introduced) core_->say(Disconnected{which, *why});
+}
+
+void Gate::on_drained(const SessionPtr& whose) {
+  downloads_.go_on(whose->number, loop_.now());
+  feeds_.go_on(whose->number);
+  events_.go_on(whose->number);
+  pace(whose->number);
+}
+
+// A frame's first bytes; where it is large, the others stay where they are until there is room.
+void Gate::on_frame_begun(const SessionPtr& from, size_t size) {
+  if (!intake_.begin_frame(from->number, size, stages_.serves(from->key()))) return;
+  let_arrive();
+  pace(from->number);
+}
+
+void Gate::on_frame(const SessionPtr& from, net::InFrame frame) {
+  const bool was_large = intake_.end_frame(from->number);
+  dispatch(from, std::move(frame));
   if (was_large) let_arrive();
 }
 
-void Gate::dispatch(const ClientPtr& client, net::InFrame frame) {
-  if (!client->role) return introduce(client, frame);
+void Gate::dispatch(const SessionPtr& from, net::InFrame frame) {
+  if (!from->role) return introduce(from, frame);
   switch (static_cast<FrameKind>(frame.kind)) {
     case FrameKind::Message:
-      return on_message_frame(client, std::move(frame));
+      return on_message_frame(from, std::move(frame));
     case FrameKind::Chunk:
-      return on_chunk(client, std::move(frame));
+      return uploads_.on_chunk(from->number, std::move(frame), loop_.now());
     default:
-      return refuse(client, {ErrorCode::InvalidArgument, "a frame of a kind that the broker does not take"});
+      return refuse(from, "a frame of a kind that the broker does not take");
   }
 }
 
-void Gate::introduce(const ClientPtr& client, const net::InFrame& frame) {
-  if (client->introduced || frame.kind != static_cast<uint8_t>(FrameKind::Message))
-    return close(client, "it spoke before it was admitted");
+void Gate::refuse(const SessionPtr& whom, std::string why) {
+  sessions_.refuse(whom->number, {ErrorCode::InvalidArgument, std::move(why)});
+}
+
+void Gate::introduce(const SessionPtr& from, const net::InFrame& frame) {
+  if (from->introduced || frame.kind != static_cast<uint8_t>(FrameKind::Message))
+    return sessions_.close(from, "it spoke before it was admitted");
   auto message = proto::decode(frame.payload.span());
-  auto* hello = message ? std::get_if<proto::Hello>(&*message) : nullptr;
-  if (hello == nullptr)
-    return refuse(client, message ? Error{ErrorCode::InvalidArgument, "a connection begins with Hello"}
-                                  : message.error());
-  client->introduced = true;
-  to_core(client,
-          Introduced{.connection = client->number,
-                     .who = client->connection->remote(),
-                     .address = client->connection->remote_address().substr(0, 255),
-                     .hello = std::move(*hello)},
-          frame.payload.size());
-}
-
-void Gate::admit(const ClientPtr& client, Role role) {
-  client->role = role;
-  leases_.connect(client->connection->remote());
-  set_limits(client);
-}
-
-void Gate::set_limits(const ClientPtr& client) {
-  net::ConnectionLimits limits;
-  limits.frame_size_max =
-      *client->role == Role::Peer && !client->serves ? kIdlePeersFrameMax : proto::kMessageSizeMax;
-  limits.send_queue_max = kSendQueueMax + (*client->role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
-  client->connection->set_limits(limits);
+  if (!message) return sessions_.refuse(from->number, message.error());
+  auto* hello = std::get_if<proto::Hello>(&*message);
+  if (hello == nullptr) return refuse(from, "a connection begins with Hello");
+  from->introduced = true;
+  to_core(from->number, introduction_of(*from, std::move(*hello)), frame.payload.size());
 }
 
 // Each message is decoded here, once; of a peer's, only what may be of use.
-void Gate::on_message_frame(const ClientPtr& client, net::InFrame frame) {
-  const bool is_peer = *client->role == Role::Peer;
-  if (is_peer && is_stale(client, proto::peek_report(frame.payload.span()))) return;
+void Gate::on_message_frame(const SessionPtr& from, net::InFrame frame) {
+  const bool is_peer = *from->role == Role::Peer;
+  if (is_peer && stages_.is_stale(from->number, proto::peek_report(frame.payload.span()))) return;
   auto message = proto::decode(frame.payload.span());
-  if (!message) return refuse(client, message.error().within("it sent what is no message"));
-  if (is_peer) {
-    if (is_stale(client, proto::head_of(*message))) return;
-    if (const auto* heartbeat = std::get_if<proto::Heartbeat>(&*message))
-      return on_heartbeat(client, *heartbeat);
-    if (const auto* progress = std::get_if<proto::ServeProgress>(&*message))
-      return on_progress(client, *progress);
-  } else {
-    if (serve_here(client, *message)) return;
-    if (*client->role == Role::PeerBulk)
-      return refuse(client, {ErrorCode::InvalidArgument,
-                             std::string(proto::name_of(*message)) + " is not for a bulk connection"});
-  }
+  if (!message) return sessions_.refuse(from->number, message.error().within("it sent what is no message"));
+  if (is_peer ? serve_peer(from, *message) : serve_here(from, *message)) return;
+  if (*from->role == Role::PeerBulk)
+    return refuse(from, std::string(proto::name_of(*message)) + " is not for a bulk connection");
   const size_t size = frame.payload.size();
-  Received received{.connection = client->number, .message = {}};
-  if (std::holds_alternative<proto::SubmitJob>(*message)) {
-    const auto payload = std::make_shared<const net::Buffer>(std::move(frame.payload));
-    received.bytes = {payload->span(), payload};
-  }
-  received.message = std::make_shared<const Message>(std::move(*message));
-  to_core(client, std::move(received), size);
+  to_core(from->number, received_of(from->number, std::move(*message), std::move(frame.payload)), size);
 }
 
-// A report counts only under the plan that its sender was told last: the core would drop it, too.
-bool Gate::is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report) {
-  if (!report || client->serves == report) return false;
-  ++stale_dropped_;
-  return true;
+// What does not concern the core, of a peer's.
+bool Gate::serve_peer(const SessionPtr& from, const Message& message) {
+  if (stages_.is_stale(from->number, proto::head_of(message))) return true;
+  if (const auto* heartbeat = std::get_if<proto::Heartbeat>(&message))
+    return on_heartbeat(from, *heartbeat), true;
+  if (const auto* progress = std::get_if<proto::ServeProgress>(&message))
+    return on_progress(from, *progress), true;
+  return false;
 }
 
 // Answered here and at once, before whatever waits to be sent: neither a busy core nor a large message makes
 // a peer think that its broker is gone.
-void Gate::on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat) {
-  if (heartbeat.work) client->work = heartbeat.work;
-  client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
-                            .head = proto::encode(proto::HeartbeatAck{heartbeat.sequence}),
-                            .body = {},
-                            .goes_first = true});
-  pace(client);
+void Gate::on_heartbeat(const SessionPtr& from, const proto::Heartbeat& heartbeat) {
+  if (heartbeat.work) from->work = heartbeat.work;
+  from->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
+                          .head = proto::encode(proto::HeartbeatAck{heartbeat.sequence}),
+                          .body = {},
+                          .goes_first = true});
+  pace(from->number);
 }
 
-bool Gate::serve_here(const ClientPtr& client, const Message& message) {
-  if (const auto* get = std::get_if<proto::GetBlob>(&message)) return get_blob(client, *get), true;
-  if (const auto* put = std::get_if<proto::PutBlob>(&message)) return put_blob(client, *put), true;
-  if (const auto* have = std::get_if<proto::HaveBlobs>(&message)) return have_blobs(client, *have), true;
-  if (*client->role == Role::PeerBulk) {
+// What a broker that was restarted has not heard it asks for again.
+void Gate::on_progress(const SessionPtr& from, const proto::ServeProgress& progress) {
+  if (!stages_.is_entry(from->key(), progress)) core_->drain();  // what the core said may be on its way
+  if (options_.served == nullptr || !stages_.is_entry(from->key(), progress)) return stages_.drop();
+  options_.served->on_progress(from->key(), progress);
+}
+
+// What does not concern the core, of anybody else's.
+bool Gate::serve_here(const SessionPtr& from, const Message& message) {
+  if (serve_blobs(from, message)) return true;
+  if (*from->role == Role::PeerBulk) {
     const auto* microbatch = std::get_if<proto::GetMicrobatch>(&message);
-    if (microbatch == nullptr) return false;
-    get_microbatch(client, *microbatch);
-    return true;
+    if (microbatch != nullptr) feeds_.get(from->number, *microbatch);
+    return microbatch != nullptr;
   }
-  drain_bus();  // what the core has said is known before it is asked for
+  core_->drain();  // what the core has said is known before it is asked for
+  if (!sessions_.find(from->number)) return true;
   if (const auto* events = std::get_if<proto::GetEvents>(&message)) {
-    add_page(client, *events);
+    events_.get(from->number, *events);
     return true;
   }
-  if (std::holds_alternative<proto::ListPeers>(message)) {
-    send(client, peers_ ? *peers_ : proto::PeerList{});
-    pace(client);
-    return true;
-  }
-  return false;
+  if (!std::holds_alternative<proto::ListPeers>(message)) return false;
+  sessions_.send(from->number, peers_ ? *peers_ : proto::PeerList{});
+  pace(from->number);
+  return true;
 }
 
-// What a peer serves is what it is told here to run. What it says of a run that it was let go from may be on
-// its way: its limits stay.
-void Gate::send_from_core(const ClientPtr& client, const Send& sent) {
-  const Message& message = *sent.message;
-  const auto serve = [&](proto::ReportHead what) {
-    serving_[client->connection->remote()] = client->number;
-    if (!std::exchange(client->serves, what) && client->role) set_limits(client);
-  };
-  if (const auto* assigned = std::get_if<proto::AssignStage>(&message)) {
-    serve({assigned->run, assigned->plan_version});
-  } else if (const auto* resumed = std::get_if<proto::ResumeStage>(&message)) {
-    serve({resumed->run, resumed->plan_version});
-  } else if (const auto* released = std::get_if<proto::ReleaseStage>(&message);
-             released != nullptr && client->serves && client->serves->run == released->run &&
-             client->serves->plan_version <= released->plan_version) {
-    client->serves.reset();
-    end_service(*client);
-  }
-  if (sent.bytes)
-    client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
-                              .head = {},
-                              .body = {sent.bytes.owner, sent.bytes.bytes}});
+bool Gate::serve_blobs(const SessionPtr& from, const Message& message) {
+  const Instant now = loop_.now();
+  if (const auto* get = std::get_if<proto::GetBlob>(&message))
+    downloads_.get(from->number, *get, now);
+  else if (const auto* put = std::get_if<proto::PutBlob>(&message))
+    uploads_.put(from->number, from->key(), *put, now);
+  else if (const auto* have = std::get_if<proto::HaveBlobs>(&message))
+    uploads_.have(from->number, from->key(), *have, now);
   else
-    send(client, message);
-  pace(client);
+    return false;
+  return true;
 }
 
-template <typename T>
-void Gate::to_core(const ClientPtr& client, T what, size_t size) {
+void Gate::to_core(ConnectionId from, decltype(ToCore::what) what, size_t size) {
   size += kMessageCost;
-  client->bytes_in_core += size;
-  bytes_in_core_ += size;
-  say(std::move(what), size);
-  pace(client);
+  intake_.give_to_core(from, size);
+  core_->say(std::move(what), size);
+  pace(from);
 }
-template void Gate::to_core(const ClientPtr& client, Received what, size_t size);
+
+// ---- where it goes
+
+void Gate::tell_peer(const PeerId& to, Message message) {
+  loop_.post([this, to, message = std::move(message)] { send_to_stage(to, message); });
+}
+
+void Gate::send_to_stage(const PeerId& to, const Message& message) {
+  const auto holder = stages_.holder_of(to, message);
+  if (!holder || sessions_.bytes_queued(*holder) > kRequestsQueuedMax) return;
+  sessions_.send(*holder, message);
+  pace(*holder);
+}
+
+void Gate::let_arrive() {
+  for (const ConnectionId which : intake_.let_in(loop_.now())) pace(which);
+}
+
+void Gate::pace(ConnectionId which) {
+  const SessionPtr session = sessions_.find(which);
+  if (!session) return;
+  const auto pauses = intake_.pace(which, session->connection->stats().memory_queued);
+  if (pauses) session->connection->pause_reading(*pauses);
+}
+
+// ---- what desks want
+
+bool Gate::may_ask(ConnectionId whose) const { return !intake_.is_with_core(whose); }
+
+void Gate::ask(ConnectionId whose, const proto::GetEvents& page) {
+  to_core(whose, Received{whose, std::make_shared<const Message>(page)}, 0);
+}
+
+void Gate::come_back(ConnectionId whose) {
+  loop_.post([this, whose] { events_.go_on(whose); });
+}
+
+void Gate::spare_turn_in(Duration wait) {
+  egress_timer_ = loop_.after(wait, [this] { downloads_.send_spares(loop_.now()); });
+}
+
+void Gate::work(ConnectionId whose, size_t size, Work work) {
+  intake_.begin_work(whose, size);
+  pace(whose);
+  files_thread_->post([this, whose, size, work = std::move(work)] {
+    loop_.post([this, whose, size, answer = work()] {
+      intake_.end_work(whose, size);
+      pace(whose);
+      let_arrive();
+      if (answer) sessions_.send(whose, *answer);
+    });
+  });
+}
+
+void Gate::read(ConnectionId whose, const proto::GetMicrobatch& request) {
+  feeder_thread_->post([this, whose, request] {
+    const auto read = std::make_shared<const Result<Feeder::Fed>>(feeder_.read(request));
+    loop_.post([this, whose, request, read] { feeds_.on_read(whose, request, *read); });
+  });
+}
 
 }  // namespace weft::broker

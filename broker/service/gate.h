@@ -1,32 +1,31 @@
 // A gate: holds the connections of peers and clients, and lets through to the core only what an authenticated
 // one may say, decoded. Answers heartbeats, and serves blobs, microbatches of data, past and new events, and
-// the relay by itself.
+// the relay by itself: it hands what comes to the desk whose it is (desk.h).
 //
 // A stranger can make it hold one handshake for its deadline, then one frame of at most kHelloSizeMax bytes;
 // both are counted against the limits of net/listener.h. Who was admitted is read from as fast as core and
 // disk take what it says, and is sent what it asks for as fast as it takes that.
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <map>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
 
-#include "broker/service/arrivals.h"
-#include "broker/service/blob_leases.h"
-#include "broker/service/bus.h"
-#include "broker/service/egress.h"
-#include "broker/service/feeder.h"
+#include "broker/service/download_desk.h"
+#include "broker/service/event_desk.h"
+#include "broker/service/feed_desk.h"
+#include "broker/service/gate_bus.h"
+#include "broker/service/intake.h"
 #include "broker/service/served.h"
+#include "broker/service/sessions.h"
+#include "broker/service/stage_desk.h"
+#include "broker/service/upload_desk.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
-#include "proto/codec/codec.h"
-#include "proto/codec/report_head.h"
-#include "storage/blob_store.h"
 
 namespace weft::broker {
 
@@ -38,143 +37,93 @@ struct GateOptions {
   Duration greeting_deadline = std::chrono::seconds(10);  // from the handshake to the core's answer
   Duration unread_deadline = std::chrono::seconds(30);    // for a connection to take some of what is sent
   Arrivals::Options arrivals{};                           // of frames of more than 64 KiB
-  uint64_t egress = 0;  // bytes a second, of blobs that nobody waits for; 0: no limit
+  uint64_t egress = 0;           // bytes a second, of blobs that nobody waits for; 0: no limit
   ServedView* served = nullptr;  // hears tokens; outlives this
   std::function<void(const std::string& line)> log;
 };
 
-class Gate {
+class Gate final : private GateBus::Outside,
+                   private Sessions::Outside,
+                   private EventDesk::Outside,
+                   private DownloadDesk::Outside,
+                   private UploadDesk::Outside,
+                   private FeedDesk::Outside {
  public:
   // `bus`, `blobs`, `leases` and `feeds` outlive this.
   static Result<std::unique_ptr<Gate>> start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
                                              BlobLeases& leases, const JobFeeds& feeds);
-  ~Gate();  // closes everything and joins
+  ~Gate() override;  // closes everything and joins
 
   net::Endpoint endpoint() const { return endpoint_; }
   // As TellPeer (served.h).
   void tell_peer(const PeerId& to, proto::Message message);
 
  private:
-  struct Client;
-  struct Upload;
-  using ClientPtr = std::shared_ptr<Client>;
-
-  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
-  Status open();
-  void drain_bus();
-  void on_bus(const ToGate& message);
-  void on_published(const std::shared_ptr<const Published>& value);
-
-  void on_connection(const net::ConnectionPtr& connection);
-  void on_frame(const ClientPtr& client, net::InFrame frame);
-  void dispatch(const ClientPtr& client, net::InFrame frame);
-  void on_drained(const ClientPtr& client);
-  void introduce(const ClientPtr& client, const net::InFrame& frame);
-  void admit(const ClientPtr& client, proto::Role role);
-  void set_limits(const ClientPtr& client);
-  void on_message_frame(const ClientPtr& client, net::InFrame frame);
-  bool is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report);
-  void on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat);
-  bool serve_here(const ClientPtr& client, const proto::Message& message);
-  void send_from_core(const ClientPtr& client, const Send& sent);
-  bool forget(const ClientPtr& client);  // false: it was already
-  void on_closed(const ClientPtr& client, const std::string& reason);
-  void close(const ClientPtr& client, const std::string& reason);
-  void refuse(const ClientPtr& client, const Error& error);
-  void send(const ClientPtr& client, const proto::Message& message);
+  Gate(GateOptions options, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
+  void run(Bus& bus, std::promise<Status>& opened);
+  Status open(Bus& bus);
   void tick();
-  void close_who_do_not_read(bool was_held_up);
-  void tell_who_was_heard();
-  template <typename T>
-  void say(T what, uint64_t size = 0);
-  template <typename T>
-  void to_core(const ClientPtr& client, T what, size_t size);
 
-  // Served models (gate_serving.cc)
-  void on_entry(const ServedEntry& entry);
-  bool is_entry(const PeerId& peer, const proto::ServeProgress& progress) const;
-  void on_progress(const ClientPtr& client, const proto::ServeProgress& progress);
-  void send_to_stage(const PeerId& to, const proto::Message& message);
-
-  // How much at once (gate_pace.cc)
-  void begin_files_work(const ClientPtr& client, size_t size);
-  ClientPtr end_files_work(const std::weak_ptr<Client>& client, size_t size);  // nothing: it has gone
-  void begin_to_arrive(const ClientPtr& client, size_t size);
-  void let_arrive();
-  void close_who_arrive_slowly();
-  void end_service(const Client& client);
-  // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
-  void pace(const ClientPtr& client);
-
-  // Events (gate_events.cc)
-  void on_event(const std::shared_ptr<const proto::JobEvent>& event);
-  void on_page(const ClientPtr& client, const EventsPage& page);
-  void follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequence);
-  // False: it follows the job no longer, for its end has come, or it has to catch up first.
-  bool send_event(const ClientPtr& client, const proto::JobEvent& event);
-  void add_page(const ClientPtr& client, const proto::GetEvents& request);
-  void ask_for_page(const ClientPtr& client);
-
-  // Blobs and data (gate_bulk.cc)
-  void get_blob(const ClientPtr& client, const proto::GetBlob& request);
-  void send_loads(const ClientPtr& client);
-  void send_spares();
-  void want_spare_turn(const ClientPtr& client);
-  bool send_piece(const ClientPtr& client, bool is_load);
-  void put_blob(const ClientPtr& client, const proto::PutBlob& request);
-  Status begin_upload(Upload& upload, const proto::PutBlob& request, Instant now);
-  void end_upload(Upload& upload);
-  void on_chunk(const ClientPtr& client, net::InFrame frame);
-  void get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
-  void read_microbatches(const ClientPtr& client);
-  void send_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request,
-                       const Result<Feeder::Fed>& read);
-  void open_feed(proto::JobNumber job, const proto::Secret& key, bool open);
-  void close_feed(proto::JobNumber job);
-  void have_blobs(const ClientPtr& client, const proto::HaveBlobs& request);
+  // What the core says
+  void on_bus(const ToGate& message) override;
+  void on_published(const std::shared_ptr<const Published>& value) override;
+  void admit(ConnectionId which, proto::Role role);
+  void on_taken(const Taken& taken);
+  void on_page(const EventsPage& page);
+  void send_from_core(const Send& sent);
   bool relay_ticket_is_granted(const net::RelayTicket& ticket);
 
+  // What comes
+  void on_begun(ConnectionId which) override { intake_.begin(which); }
+  void on_frame(const SessionPtr& from, net::InFrame frame) override;
+  void on_frame_begun(const SessionPtr& from, size_t size) override;
+  void on_drained(const SessionPtr& whose) override;
+  void on_ended(const SessionPtr& whose, const std::optional<std::string>& why) override;
+  void dispatch(const SessionPtr& from, net::InFrame frame);
+  void introduce(const SessionPtr& from, const net::InFrame& frame);
+  void on_message_frame(const SessionPtr& from, net::InFrame frame);
+  bool serve_peer(const SessionPtr& from, const proto::Message& message);
+  bool serve_here(const SessionPtr& from, const proto::Message& message);
+  bool serve_blobs(const SessionPtr& from, const proto::Message& message);
+  void on_heartbeat(const SessionPtr& from, const proto::Heartbeat& heartbeat);
+  void on_progress(const SessionPtr& from, const proto::ServeProgress& progress);
+  void refuse(const SessionPtr& whom, std::string why);
+  void to_core(ConnectionId from, decltype(ToCore::what) what, size_t size);
+
+  // Where it goes
+  void send_to_stage(const PeerId& to, const proto::Message& message);
+  void set_limits(const Session& session);
+  void let_arrive();
+  void pace(ConnectionId which);
+
+  // What desks want
+  bool may_ask(ConnectionId whose) const override;
+  void ask(ConnectionId whose, const proto::GetEvents& page) override;
+  void come_back(ConnectionId whose) override;
+  void spare_turn_in(Duration wait) override;
+  void work(ConnectionId whose, size_t size, Work work) override;
+  void read(ConnectionId whose, const proto::GetMicrobatch& request) override;
+
   GateOptions options_;
-  Bus& bus_;
-  storage::BlobStore& blobs_;
   BlobLeases& leases_;
   Feeder feeder_;  // used on feeder_thread_ alone
   net::Endpoint endpoint_;
 
   net::Loop loop_;
   std::unique_ptr<net::Listener> listener_;
-  std::unique_ptr<GateSocket> core_;
-  std::unique_ptr<Subscription> stream_;
-  std::unique_ptr<net::Loop::Watch> core_watch_, stream_watch_;
+  std::unique_ptr<GateBus> core_;
   std::unique_ptr<net::Loop::Timer> timer_, egress_timer_;
-  bool is_drain_posted_ = false;
-  uint64_t next_connection_ = 1;
-  std::map<uint64_t, ClientPtr> clients_;
-  size_t bytes_in_core_ = 0, bytes_in_work_ = 0, unread_ = 0;  // of all
-  Arrivals arrivals_;
-  std::map<PeerId, ConnectionId> serving_;  // peers that serve a run
-  std::map<proto::JobNumber, ServedEntry> entries_;
   Instant ticked_at_{};
-  uint64_t stale_dropped_ = 0, stale_said_ = 0;  // reports of what their senders do not serve
-  Instant stale_said_at_{};
-  Egress egress_;
-  std::deque<std::weak_ptr<Client>> spare_turns_;
-  struct Feed {
-    proto::Secret key{};
-    bool open = false;
-    std::vector<std::pair<std::weak_ptr<Client>, proto::GetMicrobatch>> waiting;  // until it is open
-  };
-  std::map<proto::JobNumber, Feed> feeds_;
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
-  // The stream's latest: what clients ask for.
-  std::deque<proto::JobNumber> ended_;  // the last jobs that ended
-  std::shared_ptr<const proto::PeerList> peers_;
-  struct Recent {
-    std::deque<std::shared_ptr<const proto::JobEvent>> events;
-    uint64_t used = 0;  // when, in events of all jobs
-  };
-  std::map<proto::JobNumber, Recent> recent_;
-  uint64_t events_seen_ = 0;
+  std::shared_ptr<const proto::PeerList> peers_;  // the newest
+
+  Sessions sessions_;
+  Intake intake_;
+  StageDesk stages_;
+  EventDesk events_;
+  FeedDesk feeds_;
+  DownloadDesk downloads_;
+  UploadDesk uploads_;
 
   std::unique_ptr<net::Worker> files_thread_, feeder_thread_;
   std::thread thread_;

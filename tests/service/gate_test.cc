@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "net/connection.h"
+#include "proto/codec/codec.h"
 #include "security/identity.h"
 #include "tests/support/scratch.h"
 

@@ -1,0 +1,170 @@
+// What the core keeps, lets go and looks after of blobs; work on the disk is done when the test says so.
+#include "broker/service/blob_keeper.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/keys.h"
+#include "tests/support/scratch.h"
+
+namespace weft::broker {
+namespace {
+
+using std::chrono::minutes;
+using test::key;
+
+constexpr Instant kKeeperBegin{std::chrono::hours(1000)};
+
+class BlobKeeperTest : public ::testing::Test, protected BlobKeeper::Outside {
+ protected:
+  void on_disk(std::function<void()> work) override { work_.push_back(std::move(work)); }
+  void on_verified(const BlobsVerified& verified) override { verified_.push_back(verified); }
+  void on_line(const std::string& line) override { lines_.push_back(line); }
+
+  // How much of it there was.
+  size_t do_work() {
+    const auto work = std::exchange(work_, {});
+    for (const auto& item : work) item();
+    return work.size();
+  }
+  Digest put(uint8_t fill, std::chrono::hours ago = std::chrono::hours(2)) {
+    const Digest blob = *blobs_->put(std::vector<std::byte>(100, std::byte{fill}));
+    std::filesystem::last_write_time(*blobs_->find(blob),
+                                     std::filesystem::file_time_type::clock::now() - ago);
+    return blob;
+  }
+  void damage(const Digest& blob) {
+    const auto path = *blobs_->find(blob);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    std::ofstream(path, std::ios::binary | std::ios::in).put('x');
+  }
+  static proto::TensorReference reference(const Digest& blob) {
+    return {dag::of_initializer("w"), {dag::DType::F32, {}}, blob};
+  }
+  template <typename M>
+  void sent(ConnectionId to, M message) {
+    keeper_.on_sent({to, std::make_shared<const proto::Message>(std::move(message))});
+  }
+  void says_damaged(ConnectionId from, const Digest& blob, Duration later = {}) {
+    proto::StageFailed failed;
+    failed.damaged = blob;
+    keeper_.on_received({from, std::make_shared<const proto::Message>(failed)}, kKeeperBegin + later);
+  }
+
+  test::Scratch scratch_;
+  std::unique_ptr<storage::BlobStore> blobs_ = *storage::BlobStore::open(scratch_.folder() / "blobs");
+  BlobLeases leases_;
+  BlobKeeper keeper_{*blobs_, leases_, *this, minutes(30)};
+  std::vector<std::function<void()>> work_;
+  std::vector<BlobsVerified> verified_;
+  std::vector<std::string> lines_;
+};
+
+TEST_F(BlobKeeperTest, CollectsWhatNobodySpeaksOfNowAndThen) {
+  const Digest open = put(1), ended = put(2), leased = put(3), forgotten = put(4);
+  leases_.connect(key(1));
+  leases_.ask(key(1), leased, kKeeperBegin);
+  ASSERT_TRUE(keeper_.collection_is_due(kKeeperBegin));
+  keeper_.collect(kKeeperBegin, {open}, std::set<Digest>{ended});
+  EXPECT_TRUE(blobs_->is_here(forgotten)) << "that is the disk's work";
+  do_work();
+  for (const Digest& kept : {open, ended, leased}) EXPECT_TRUE(blobs_->is_here(kept));
+  EXPECT_FALSE(blobs_->is_here(forgotten));
+  EXPECT_EQ(lines_, std::vector<std::string>{"info blobs_collected bytes_freed=100"});
+  EXPECT_FALSE(keeper_.collection_is_due(kKeeperBegin + minutes(29)));
+  EXPECT_TRUE(keeper_.collection_is_due(kKeeperBegin + minutes(30)));
+}
+
+TEST_F(BlobKeeperTest, WithoutTheStoresWordNothingIsCollected) {
+  const Digest forgotten = put(4);
+  keeper_.collect(kKeeperBegin, {}, fail(ErrorCode::Unavailable, "locked"));
+  EXPECT_EQ(do_work(), 0u);
+  EXPECT_TRUE(blobs_->is_here(forgotten));
+  EXPECT_EQ(lines_.size(), 1u);
+}
+
+TEST_F(BlobKeeperTest, WhatIsDurableIsNobodysUploadAnyMore) {
+  leases_.connect(key(1));
+  const Digest used = put(1), other = put(2);
+  for (const Digest& blob : {used, other}) leases_.ask(key(1), blob, kKeeperBegin);
+  CheckpointCommitted checkpoint;
+  checkpoint.tensors = {reference(used)};
+  const std::vector<Record> records{checkpoint};
+  keeper_.on_durable(records);
+  EXPECT_EQ(leases_.held(kKeeperBegin), std::set<Digest>{other});
+}
+
+// A peer may have what was damaged on its way: what of ours it was to fetch is looked at, and no more of it.
+TEST_F(BlobKeeperTest, DamageIsLookedForInWhatAPeerWasToFetch) {
+  const Digest stage = put(1), other = put(2);
+  keeper_.begin(1, key(1));
+  keeper_.begin(2, key(2));
+  proto::AssignStage assigned{.run = 4, .plan_version = 1};
+  assigned.tensors = {reference(stage)};
+  sent(1, assigned);
+  damage(stage);
+  damage(other);
+  says_damaged(1, other);
+  says_damaged(2, stage);
+  says_damaged(9, stage);
+  EXPECT_EQ(do_work(), 0u) << "none of these was to fetch that";
+  says_damaged(1, stage);
+  EXPECT_EQ(do_work(), 1u);
+  EXPECT_FALSE(blobs_->is_here(stage));
+  ASSERT_EQ(lines_.size(), 1u);
+  EXPECT_NE(lines_[0].find(to_hex(stage)), std::string::npos) << lines_[0];
+}
+
+TEST_F(BlobKeeperTest, AClaimOfDamageCostsAHashAMinute) {
+  const Digest stage = put(1);
+  keeper_.begin(1, key(1));
+  proto::AssignStage assigned{.run = 4, .plan_version = 1};
+  assigned.tensors = {reference(stage)};
+  sent(1, assigned);
+  for (int i = 0; i < 5; ++i) says_damaged(1, stage, std::chrono::seconds(i));
+  EXPECT_EQ(do_work(), 1u);
+  EXPECT_TRUE(blobs_->is_here(stage)) << "it is sound";
+  EXPECT_TRUE(lines_.empty());
+  keeper_.end(1);
+  keeper_.begin(2, key(1));
+  sent(2, assigned);
+  says_damaged(2, stage, std::chrono::seconds(30));
+  EXPECT_EQ(do_work(), 0u) << "of the peer, not of its connection";
+  says_damaged(2, stage, std::chrono::seconds(61));
+  EXPECT_EQ(do_work(), 1u);
+  sent(2, proto::ReleaseStage{.run = 4, .plan_version = 1});
+  says_damaged(2, stage, minutes(10));
+  EXPECT_EQ(do_work(), 0u) << "let go";
+}
+
+TEST_F(BlobKeeperTest, VerifyingNamesHowManyAreBad) {
+  const Digest sound = put(1), damaged = put(2);
+  damage(damaged);
+  keeper_.verify({.job = 7, .step = 9, .blobs = {sound, damaged, Digest{}}});
+  EXPECT_TRUE(verified_.empty());
+  do_work();
+  ASSERT_EQ(verified_.size(), 1u);
+  EXPECT_EQ(verified_[0].job, 7u);
+  EXPECT_EQ(verified_[0].step, 9u);
+  EXPECT_EQ(verified_[0].bad, 2u);
+  EXPECT_EQ(lines_.size(), 2u);
+}
+
+TEST_F(BlobKeeperTest, FilesOfJobsThatAreNotOpenGoAndCountsWhatIsNotHere) {
+  const auto jobs = scratch_.folder() / "jobs";
+  for (const char* job : {"7", "8", "9.old"}) std::filesystem::create_directories(jobs / job / "data");
+  keeper_.remove_old(jobs, {7});
+  EXPECT_FALSE(std::filesystem::exists(jobs / "8")) << "at once: it may be resumed before they are gone";
+  EXPECT_TRUE(std::filesystem::exists(jobs / "8.old"));
+  do_work();
+  EXPECT_TRUE(std::filesystem::exists(jobs / "7" / "data"));
+  EXPECT_FALSE(std::filesystem::exists(jobs / "8.old"));
+
+  proto::CheckpointReport report;
+  report.tensors = {reference(put(1)), reference({}), reference({})};
+  EXPECT_EQ(keeper_.missing_of(report), 2u);
+}
+
+}  // namespace
+}  // namespace weft::broker
