@@ -31,11 +31,11 @@ Effects Broker::step(Now now, const Event& event) {
                  [&](const Received& e) { on_received(e); },
                  [&](const Heard& e) { on_heard(e); },
                  [&](const Disconnected& e) { on_disconnected(e); },
-                 [&](const SubmissionChecked& e) { on_submission(e); },
-                 [&](const PlanningDone& e) { on_planned(e); },
-                 [&](const Reconsidered& e) { on_reconsidered(e); },
-                 [&](const JobReopened& e) { on_reopened(e); },
-                 [&](const BlobsVerified& e) { on_blobs_verified(e); },
+                 [&](const SubmissionChecked& e) { clients_.on_submission(e); },
+                 [&](const PlanningDone& e) { scheduler_.on_planned(e); },
+                 [&](const Reconsidered& e) { replanning_.on_reconsidered(e); },
+                 [&](const JobReopened& e) { clients_.on_reopened(e); },
+                 [&](const BlobsVerified& e) { recovery_.on_blobs_verified(e); },
                  [&](const TokensRevoked& e) { on_tokens_revoked(e); },
                  [&](const RelayWaiting& e) {
                    probes_.on_relay_waiting(e.ticket);
@@ -46,7 +46,7 @@ Effects Broker::step(Now now, const Event& event) {
                    pool_.let_in();
                    if (++ticks_ % 4 == 0) step_.peers = true;  // for the times since they were heard
                    runs_.check_progress();
-                   look_at_runs();
+                   replanning_.look_at_runs();
                    forget_gone();
                    step_.jobs = step_.probes = true;
                  },
@@ -57,10 +57,10 @@ Effects Broker::step(Now now, const Event& event) {
   for (bool more = true; more;) {
     more = false;
     for (const Verdict& verdict : runs_.take_verdicts()) {
-      settle(verdict);
+      recovery_.settle(verdict);
       more = true;
     }
-    if (std::exchange(step_.jobs, false)) schedule_jobs(), more = true;
+    if (std::exchange(step_.jobs, false)) scheduler_.schedule(), more = true;
     if (std::exchange(step_.probes, false)) probes_.update(), more = true;
     if (step_.stand_bys && !more) stand_bys_.update(), more = true;
   }
@@ -79,9 +79,7 @@ std::optional<proto::JobStatus> Broker::status(proto::JobNumber job) const {
 
 void Broker::on_received(const Received& event) {
   if (Peer* peer = pool_.of(event.connection)) return on_peer_message(*peer, event);
-  if (const auto client = clients_.find(event.connection); client != clients_.end())
-    return on_client_message(event, client->second);
-  // Left over from a connection that was closed meanwhile.
+  clients_.on_message(event);
 }
 
 void Broker::on_heard(const Heard& event) {
@@ -89,7 +87,7 @@ void Broker::on_heard(const Heard& event) {
   if (peer == nullptr) return;
   peer->last_heard = std::max(peer->last_heard, event.at);
   if (!event.work) return;
-  if (const auto slow = runs_.on_work(*peer, *event.work)) on_slow(*slow, *peer);
+  if (const auto slow = runs_.on_work(*peer, *event.work)) recovery_.on_slow(*slow, *peer);
 }
 
 void Broker::protocol_error(Peer& peer, const std::string& what) {
@@ -106,7 +104,7 @@ void Broker::on_drain(Peer& peer) {
   if (!peer.serving) return;
   Job& served = book_.at(*peer.serving);
   phase::Running* at = served.running();
-  if (at == nullptr) return recover(served, "peer " + peer.name + " leaves");
+  if (at == nullptr) return recovery_.recover(served, "peer " + peer.name + " leaves");
   at->moving = true;
   served.move_to.clear();
   runs_.request_stop(served, /*to_go_on=*/true);
@@ -124,14 +122,14 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
           [&](const proto::Heartbeat& m) {
             step_.send(*peer.connection, proto::HeartbeatAck{m.sequence});
             if (!m.work) return;
-            if (const auto slow = runs_.on_work(peer, *m.work)) on_slow(*slow, peer);
+            if (const auto slow = runs_.on_work(peer, *m.work)) recovery_.on_slow(*slow, peer);
           },
           [&](const proto::Drain&) { on_drain(peer); },
           [&](const proto::StageReady& m) {
-            with_stage(m, [&](Job& job, uint32_t stage) { on_stage_ready(job, stage, m); });
+            with_stage(m, [&](Job& job, uint32_t stage) { scheduler_.on_stage_ready(job, stage, m); });
           },
           [&](const proto::StageFailed& m) {
-            with_stage(m, [&](Job& job, uint32_t stage) { on_stage_failed(job, stage, peer, m); });
+            with_stage(m, [&](Job& job, uint32_t stage) { recovery_.on_stage_failed(job, stage, peer, m); });
           },
           [&](const proto::StageResumed& m) { status = runs_.on_stage_resumed(peer, m); },
           [&](const proto::StandingBy& m) { stand_bys_.on_standing_by(peer, m); },

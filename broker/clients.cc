@@ -1,8 +1,9 @@
-// What users ask. A job that has ended is answered for by the store, with the same right to see it.
+#include "broker/clients.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "base/overloaded.h"
-#include "broker/broker.h"
 
 namespace weft::broker {
 
@@ -14,7 +15,26 @@ namespace {
 constexpr uint32_t kJobsListed = 100, kJobsListedMax = 1000;
 }  // namespace
 
-void Broker::on_client_message(const Received& event, const Client& client) {
+void Clients::leave(const PeerId& who, const std::string& why) {
+  std::erase_if(clients_, [&](const auto& entry) {
+    const bool ends = entry.second.who == who;
+    if (ends) step_.refuse(entry.first, ErrorCode::PermissionDenied, why);
+    return ends;
+  });
+}
+
+size_t Clients::count_of(const PeerId& who) const {
+  return static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(),
+                                           [&](const auto& entry) { return entry.second.who == who; }));
+}
+
+void Clients::on_message(const Received& event) {
+  // Else left over from a connection that was closed meanwhile.
+  if (const auto client = clients_.find(event.connection); client != clients_.end())
+    answer(event, client->second);
+}
+
+void Clients::answer(const Received& event, const Client& client) {
   const ConnectionId connection = event.connection;
   const Message& message = *event.message;
   const std::optional<PeerId> whose = client.is_admin ? std::nullopt : std::optional(client.who);
@@ -24,73 +44,73 @@ void Broker::on_client_message(const Received& event, const Client& client) {
     Job* job = book_.find(number);
     return job != nullptr && (client.is_admin || job->submitted.submitter == client.who) ? job : nullptr;
   };
-  std::visit(Overloaded{
-                 [&](const proto::SubmitJob& m) {
-                   // A part of the message that came, which is not copied.
-                   const std::shared_ptr<const proto::SubmitJob> submission(event.message, &m);
-                   step_.effect(CheckSubmission{connection, {submission, event.bytes}});
-                 },
-                 [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
-                 [&](const proto::GetJob& m) {
-                   const Job* job = open_job(m.job);
-                   if (job == nullptr) return answer_from_store();
-                   step_.send(connection, book_.status_of(*job, pool_));
-                 },
-                 [&](const proto::GetEvents& m) {
-                   step_.effect(SendEvents{connection, whose, m});
-                 },
-                 [&](const proto::StopJob& m) {
-                   Job* job = open_job(m.job);
-                   if (job == nullptr) return answer_from_store();
-                   stop_job(*job);
-                   step_.send(connection, proto::Done{});
-                 },
-                 [&](const proto::ResumeJob& m) {
-                   const Job* job = open_job(m.job);
-                   if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
-                   step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                                         .message = "job " + std::to_string(m.job) +
-                                                                    " has not ended: it is " +
-                                                                    std::string(to_string(job->state))});
-                 },
-                 [&](const proto::BanPeer& m) {
-                   if (client.is_admin) return ban(connection, m);
-                   step_.send(connection,
-                              proto::Refusal{
-                                  .code = ErrorCode::PermissionDenied,
-                                  .message = "only an admin bans peers (weft token create --role admin)"});
-                 },
-                 [&](const proto::ListPeers&) { step_.send(connection, pool_.list()); },
-                 [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
-                 [&](const proto::GetResult& m) {
-                   const Job* job = open_job(m.job);
-                   if (job == nullptr) return answer_from_store();
-                   if (job->result || job->points.checkpoint() != nullptr)
-                     return step_.send(connection, JobBook::result_of(*job));
-                   if (job->serves())
-                     return step_.send(connection,
-                                       proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                                      .message = "job " + std::to_string(m.job) +
-                                                                 " serves a model: it has no result"});
-                   step_.send(connection, proto::Refusal{.code = ErrorCode::Unavailable,
-                                                         .message = "job " + std::to_string(m.job) + " is " +
-                                                                    std::string(to_string(job->state)) +
-                                                                    " and has no checkpoint yet",
-                                                         .retry = true});
-                 },
-                 [&](const auto&) {
-                   ++step_.counters.protocol_errors;
-                   const ConnectionId ends = connection;
-                   clients_.erase(connection);
-                   refuse(ends, ErrorCode::InvalidArgument,
-                          std::string(name_of(message)) + " is not for a broker from a client");
-                 },
-             },
-             message);
+  std::visit(
+      Overloaded{
+          [&](const proto::SubmitJob& m) {
+            // A part of the message that came, which is not copied.
+            const std::shared_ptr<const proto::SubmitJob> submission(event.message, &m);
+            step_.effect(CheckSubmission{connection, {submission, event.bytes}});
+          },
+          [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
+          [&](const proto::GetJob& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            step_.send(connection, book_.status_of(*job, pool_));
+          },
+          [&](const proto::GetEvents& m) {
+            step_.effect(SendEvents{connection, whose, m});
+          },
+          [&](const proto::StopJob& m) {
+            Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            stop_job(*job);
+            step_.send(connection, proto::Done{});
+          },
+          [&](const proto::ResumeJob& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
+            step_.send(connection,
+                       proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                      .message = "job " + std::to_string(m.job) + " has not ended: it is " +
+                                                 std::string(to_string(job->state))});
+          },
+          [&](const proto::BanPeer& m) {
+            if (client.is_admin) return ban(connection, m);
+            step_.send(
+                connection,
+                proto::Refusal{.code = ErrorCode::PermissionDenied,
+                               .message = "only an admin bans peers (weft token create --role admin)"});
+          },
+          [&](const proto::ListPeers&) { step_.send(connection, pool_.list()); },
+          [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
+          [&](const proto::GetResult& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            if (job->result || job->points.checkpoint() != nullptr)
+              return step_.send(connection, JobBook::result_of(*job));
+            if (job->serves())
+              return step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                                           .message = "job " + std::to_string(m.job) +
+                                                                      " serves a model: it has no result"});
+            step_.send(connection, proto::Refusal{.code = ErrorCode::Unavailable,
+                                                  .message = "job " + std::to_string(m.job) + " is " +
+                                                             std::string(to_string(job->state)) +
+                                                             " and has no checkpoint yet",
+                                                  .retry = true});
+          },
+          [&](const auto&) {
+            ++step_.counters.protocol_errors;
+            const ConnectionId ends = connection;
+            clients_.erase(connection);
+            step_.refuse(ends, ErrorCode::InvalidArgument,
+                         std::string(name_of(message)) + " is not for a broker from a client");
+          },
+      },
+      message);
 }
 
 // The newest first, as many as asked for: those that go on are known here, the store has the others.
-void Broker::list_jobs(ConnectionId connection, const Client& client, const proto::ListJobs& request) {
+void Clients::list_jobs(ConnectionId connection, const Client& client, const proto::ListJobs& request) {
   SendJobs list{.connection = connection,
                 .whose = client.is_admin ? std::nullopt : std::optional(client.who),
                 .before = request.before,
@@ -106,7 +126,7 @@ void Broker::list_jobs(ConnectionId connection, const Client& client, const prot
   step_.effect(std::move(list));
 }
 
-void Broker::ban(ConnectionId connection, const proto::BanPeer& request) {
+void Clients::ban(ConnectionId connection, const proto::BanPeer& request) {
   Peer* peer = pool_.find_by_name(request.peer);
   if (peer == nullptr)
     return step_.send(connection, proto::Refusal{.code = ErrorCode::NotFound,
@@ -116,13 +136,13 @@ void Broker::ban(ConnectionId connection, const proto::BanPeer& request) {
   step_.log(std::string("info ") + (request.lift ? "peer_ban_lifted" : "peer_banned") +
             " peer=" + peer->name + " key=" + to_string(peer->id));
   if (!request.lift) {
-    disconnect(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
+    disconnect_(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
     step_.effect(CloseAll{peer->id});
   }
   step_.send(connection, proto::Done{});
 }
 
-void Broker::on_submission(const SubmissionChecked& event) {
+void Clients::on_submission(const SubmissionChecked& event) {
   const auto client = clients_.find(event.connection);
   if (client == clients_.end()) return;
   const auto refuse_it = [&](ErrorCode code, std::string why, bool retry) {
@@ -148,7 +168,7 @@ void Broker::on_submission(const SubmissionChecked& event) {
 }
 
 // A name that is misspelt would leave a peer in that its user wants out.
-void Broker::note_unknown_peers(Job& job) {
+void Clients::note_unknown_peers(Job& job) {
   std::string unknown;
   for (const std::string& name : job.submitted.submission->excluded)
     if (std::none_of(pool_.peers().begin(), pool_.peers().end(),
@@ -158,7 +178,7 @@ void Broker::note_unknown_peers(Job& job) {
 }
 
 // What would help a job that finds too few peers is known before it waits.
-void Broker::note_old_peers(Job& job) {
+void Clients::note_old_peers(Job& job) {
   std::string old;
   for (const auto& [id, peer] : pool_.peers())
     if (peer.connection && !job.may_send(peer))
@@ -167,16 +187,17 @@ void Broker::note_old_peers(Job& job) {
     book_.notice(job, "left out, because they are too old to read compressed tensors: " + old);
 }
 
-void Broker::stop_job(Job& job) {
+void Clients::stop_job(Job& job) {
   if (job.has_ended() || job.stop_requested) return;
   job.stop_requested = true;
-  if (job.running() == nullptr) return end_job(job, JobState::Stopped, "stopped by its user before it ran");
+  if (job.running() == nullptr)
+    return phases_.end(job, JobState::Stopped, "stopped by its user before it ran");
   book_.set_state(job, JobState::Stopping, "asked by its user");
   runs_.request_stop(job, /*to_go_on=*/false);
 }
 
 // A job that had failed or was stopped goes on from its last checkpoint, with all its losses forgotten.
-void Broker::on_reopened(const JobReopened& event) {
+void Clients::on_reopened(const JobReopened& event) {
   const auto client = clients_.find(event.connection);
   if (client == clients_.end()) return;
   if (!event.job)
@@ -195,7 +216,7 @@ void Broker::on_reopened(const JobReopened& event) {
   job.step = job.points.step();
   step_.log("info job_resumed job=" + job.text() + " step=" + std::to_string(job.step));
   book_.notice(job, "resumed by its user: going on from " + job.points.describe());
-  wait(job, "resumed by its user");
+  phases_.wait(job, "resumed by its user");
   step_.send(event.connection, proto::Done{});
 }
 

@@ -7,6 +7,7 @@
 #include "broker/pool/pool.h"
 #include "broker/run/drift.h"
 #include "broker/run/run_options.h"
+#include "broker/run/slowness.h"
 
 namespace weft::broker {
 
@@ -30,15 +31,9 @@ struct BrokerOptions {
   Duration return_deadline = std::chrono::seconds(10);
   // Copies of states that no commit waits for go from the stages straight to the peers that stand by.
   bool copies_go_direct = true;
-  // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
-  // theirs, over at least `slow_after` of computing, is given to another peer. Stages of which less than
-  // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
-  double slow_factor = 10;
-  Duration slow_after = std::chrono::seconds(5);
   // After this wait for peers, those that failed the job become eligible again; and once it has served for so
   // long.
   Duration forgive_after = std::chrono::seconds(60);
-  double slow_promise_min = 0.5e-3;
   // false: links are taken as the regions' names suggest.
   bool measures_links = false;
   Duration measuring_max = std::chrono::seconds(20);  // how long a job waits for that
@@ -48,6 +43,7 @@ struct BrokerOptions {
   size_t clients_max = 256, clients_max_of_key = 32;
   size_t bulk_max_of_key = 2;         // a peer's: the one before may be a leftover
   size_t keys_of_token_max = 10'000;  // that are known without it
+  SlowOptions slow{};
   PoolOptions pool{};
   RunOptions run{};  // its copies of states go by the same rate to stand-bys
   DriftOptions drift{};

@@ -1,60 +1,21 @@
-// What becomes of runs. When a peer is lost, fails, or is too slow: back to the last snapshot, with somebody
-// else for its stage.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
+#include "broker/recovery.h"
 
-#include "broker/broker.h"
+#include <algorithm>
+#include <utility>
+
 #include "broker/jobs/blobs.h"
-#include "broker/place/pace.h"
-#include "broker/pool/candidates.h"
 
 namespace weft::broker {
 
 using proto::JobState;
 
-// Which of the candidates, by index, takes each stage of the plan; `by_pace`: those with whom a step takes
-// least, else whether it can be done at all.
-std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, const PlannedRun& plan,
-                                                            const std::vector<int64_t>& memory,
-                                                            const std::vector<Candidate>& candidates,
-                                                            bool by_pace) const {
-  std::vector<StageToPlace> stages;
-  for (size_t s = 0; s < plan.stages.size(); ++s)
-    stages.push_back(
-        {plan.stages[s].peer, memory[s], class_of(plan, s), plan.stages[s].pinned, plan.stages[s].owner});
-  std::vector<Applicant> applicants;
-  for (const Candidate& candidate : candidates) {
-    Applicant applicant{.peer = candidate.peer,
-                        .device_class = candidate.device.device_class(),
-                        .memory = candidate.device.memory.value,
-                        .owner = owner_of(candidate)};
-    if (const Standing* standing = stand_bys_.find(candidate.peer, job.number());
-        standing != nullptr && standing->complete)
-      for (const uint32_t stage : standing->stages) applicant.standing_by[stage] = *standing->complete;
-    applicants.push_back(std::move(applicant));
-  }
-  if (!by_pace) return place_again(stages, applicants, plan.equal_bits_required);
-  const Pace pace(plan, candidates, probes_.cluster_of(candidates));
-  return place_again(stages, applicants, plan.equal_bits_required,
-                     [&](std::span<const uint32_t> placed) { return pace.step_seconds(placed); });
-}
-
-// Whether the stages of a job could go on if this peer were not there. REQUIRES: it has a crew.
-bool Broker::can_do_without(const Job& job, const PeerId& peer) const {
-  std::vector<Candidate> others = candidates(job, /*own=*/true);
-  std::erase_if(others, [&](const Candidate& candidate) { return candidate.peer == peer; });
-  const Crew& crew = *job.crew();
-  return place_previous(job, *crew.plan, crew.memory(), others, /*by_pace=*/false).has_value();
-}
-
-void Broker::settle(const Verdict& verdict) {
+void Recovery::settle(const Verdict& verdict) {
   Job* job = book_.find(verdict.job);
   if (job == nullptr || job->crew() == nullptr) return;  // by an earlier one of this step
   const std::string step = std::to_string(verdict.step);
   switch (verdict.kind) {
     case Verdict::Kind::Finished:
-      return end_job(*job, JobState::Finished, "");
+      return phases_.end(*job, JobState::Finished, "");
     case Verdict::Kind::Diverged:
       return on_diverged(*job, *verdict.divergence);
     case Verdict::Kind::Lost:
@@ -64,8 +25,8 @@ void Broker::settle(const Verdict& verdict) {
       return on_stalled(*job, verdict.what);
     case Verdict::Kind::Stopped:
       if (!job->is_moving() || job->stop_requested)
-        return end_job(*job, JobState::Stopped,
-                       "stopped by its user" + (job->serves() ? "" : " after step " + step));
+        return phases_.end(*job, JobState::Stopped,
+                           "stopped by its user" + (job->serves() ? "" : " after step " + step));
       if (job->serves()) return recover(*job, "a peer wants to leave");
       return recover(*job, (job->move_to.empty() ? "a peer wants to leave; moving after step "
                                                  : "planned anew; moving after step ") +
@@ -73,7 +34,7 @@ void Broker::settle(const Verdict& verdict) {
   }
 }
 
-void Broker::recover(Job& job, const std::string& reason, bool counts) {
+void Recovery::recover(Job& job, const std::string& reason, bool counts) {
   const phase::Running* running = job.running();
   const bool was_running = running != nullptr, had_plan = job.crew() != nullptr, moving = job.is_moving();
   const uint64_t lost =
@@ -82,8 +43,8 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
       was_running && job.serves() ? step_.now.monotonic - running->since : Duration::zero();
   if (was_running) stand_bys_.find_holders(job);
   if (stand_bys_.lose_holders(job)) book_.notice(job, "the peers that had the newest copy are gone");
-  release_peers(job, reason);
-  if (job.stop_requested) return end_job(job, JobState::Stopped, "stopped by its user; " + reason);
+  phases_.release(job, reason);
+  if (job.stop_requested) return phases_.end(job, JobState::Stopped, "stopped by its user; " + reason);
   job.step = job.points.step();
   if (!moving) job.move_to.clear();
   if (was_running) {
@@ -96,66 +57,22 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
                            (again == 1 ? " committed step is done again" : " committed steps are done again");
     book_.notice(job, reason + ": " + goes_on);
   }
-  if (had_plan && !moving && counts) return wait_after_loss(job, reason, served);
+  if (had_plan && !moving && counts) return phases_.wait_after_loss(job, reason, served);
   job.losses.at_step = job.step;
-  wait(job, reason);
-}
-
-namespace {
-
-// How many losses without a step between them pass at once. A service makes no steps, and its peers may well
-// be lost together, one after another within a moment: as many as it has stages.
-uint32_t losses_at_once(const Job& job) {
-  constexpr size_t kMost = 8;
-  const bool has_stages = job.serves() && job.previous.plan;
-  return has_stages ? static_cast<uint32_t>(std::clamp<size_t>(job.previous.plan->stages.size(), 1, kMost))
-                    : 1;
-}
-
-// Doubles from the first one that does not pass at once.
-Duration pause_after(uint32_t losses, uint32_t at_once, const BrokerOptions& options) {
-  constexpr uint32_t kDoublings = 20;
-  const uint32_t doublings = losses > at_once ? std::min(losses - at_once - 1, kDoublings) : 0;
-  return std::min(options.failure_pause_max, options.failure_pause * (int64_t{1} << doublings));
-}
-
-}  // namespace
-
-// One more without a step between them. The first ones may pass at once; what fails again and again is given
-// time, and at last given up, unless it serves: somebody may come who can. A service that stood for as long
-// as it would be given has had that time, and it counts as a step.
-void Broker::wait_after_loss(Job& job, const std::string& reason, Duration served) {
-  const uint32_t failures = ++job.losses.in_a_row;
-  if (failures >= options_.failures_max && !job.serves())
-    return end_job(job, JobState::Failed,
-                   "given up after " + std::to_string(failures) +
-                       " losses without a step between them: weft resume " + job.text() + " goes on from " +
-                       job.points.describe() + "; the last: " + reason);
-  phase::Waiting waiting;
-  std::string why = reason;
-  const uint32_t at_once = losses_at_once(job);
-  const Duration pause = pause_after(failures, at_once, options_);
-  if (job.serves() && served >= pause) {
-    job.losses.in_a_row = 1;
-  } else if (failures > at_once) {
-    waiting.not_before = step_.now.monotonic + pause;
-    why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
-  }
-  job.losses.at_step = job.step;
-  wait(job, why, waiting);
+  phases_.wait(job, reason);
 }
 
 // Whether a job is given up because this peer says that any would fail: where enough others have said so, or
 // nobody is free to try. One stranger's word ends nobody's job, nor do two.
-bool Broker::is_hopeless(Job& job, const PeerId& peer) {
+bool Recovery::is_hopeless(Job& job, const PeerId& peer) {
   constexpr size_t kAgree = 3;
   job.losses.called_hopeless_by.insert(peer);
-  return job.losses.called_hopeless_by.size() >= kAgree || !can_do_without(job, peer);
+  return job.losses.called_hopeless_by.size() >= kAgree || !availability_.can_do_without(job, peer);
 }
 
 // A peer whose device lacks what the job needs. Once three of a kind have said so the others of that kind
 // need not be asked; whether the job is given up, because nobody else is free to try.
-bool Broker::is_refused_by_all(Job& job, const Peer& peer) {
+bool Recovery::is_refused_by_all(Job& job, const Peer& peer) {
   constexpr size_t kAgree = 3;
   job.losses.refused_by.insert(peer.id);
   const auto is_of_its_kind = [&](const Peer& other) {
@@ -168,16 +85,16 @@ bool Broker::is_refused_by_all(Job& job, const Peer& peer) {
   if (static_cast<size_t>(refusals) >= kAgree)
     for (const auto& [id, other] : peers)
       if (is_of_its_kind(other)) job.losses.excluded.insert(id);
-  return !can_do_without(job, peer.id);
+  return !availability_.can_do_without(job, peer.id);
 }
 
-void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
+void Recovery::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
   if (failed.diverged && !job.serves()) return on_edge_diverged(job, what, failed);
-  if (failed.permanent && is_hopeless(job, peer.id)) return end_job(job, JobState::Failed, what);
+  if (failed.permanent && is_hopeless(job, peer.id)) return phases_.end(job, JobState::Failed, what);
   if (failed.error.code == ErrorCode::Unsupported && is_refused_by_all(job, peer))
-    return end_job(job, JobState::Failed, "no peer that is free can do it: " + what);
+    return phases_.end(job, JobState::Failed, "no peer that is free can do it: " + what);
   if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
     peer.draining = peer.device_lost = true;
     return recover(job, what, /*counts=*/false);
@@ -205,13 +122,13 @@ void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::
   } else if (const auto at = job.crew()->plan->find(*failed.unreachable); at && job.losses.in_a_row > 0) {
     // The same again, without a step between: these two do not find each other, others may.
     const PeerId& other = job.crew()->plan->stages[*at].peer;
-    if (can_do_without(job, other)) job.losses.excluded.insert(other);
+    if (availability_.can_do_without(job, other)) job.losses.excluded.insert(other);
   }
   recover(job, what);
 }
 
 // The broker's own disk, or memory, has not what it was given.
-void Broker::on_blobs_verified(const BlobsVerified& event) {
+void Recovery::on_blobs_verified(const BlobsVerified& event) {
   Job* job = book_.find(event.job);
   if (job == nullptr || event.bad == 0 || job->points.newest() == nullptr ||
       job->points.step() != event.step || job->points.is_direct())
@@ -224,25 +141,25 @@ void Broker::on_blobs_verified(const BlobsVerified& event) {
   book_.notice(*job, gone + " is damaged where the broker keeps it: going back to " + job->points.describe());
   // A run that goes on makes a new one; who loads it, or is planned with it, begins again.
   if (job->loading() != nullptr) return recover(*job, gone + " is damaged", /*counts=*/false);
-  if (job->planning() != nullptr) wait(*job, gone + " is damaged");
+  if (job->planning() != nullptr) phases_.wait(*job, gone + " is damaged");
   if (job->running() == nullptr) job->step = job->points.step();
 }
 
 // Whoever may have held the run up makes room for somebody else. Where it was not certain who did, the next
 // deadline is longer, for the plan may have taken links for far faster than they are; less so where nothing
 // was computed all the while.
-void Broker::on_stalled(Job& job, const std::string& what) {
+void Recovery::on_stalled(Job& job, const std::string& what) {
   const phase::Running& at = *job.running();
   std::vector<StalledStage> stages;
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s)
-    stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].segments});
+    stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].work.segments()});
   Job::Losses& losses = job.losses;
   const Suspects suspects = suspects_of(at.run->missing_reports(), stages, losses.stall_marks);
   for (const auto& [peer, marks] : suspects.marks) losses.stall_marks[peer] += marks;
   std::string blamed;
   const auto blame = [&](uint32_t stage) {
     const PeerId& peer = stages[stage].peer;
-    if (!can_do_without(job, peer)) return false;
+    if (!availability_.can_do_without(job, peer)) return false;
     losses.excluded.insert(peer);
     losses.blamed.insert(peer);
     blamed += (blamed.empty() ? "; waited for stage " : ", stage ") + std::to_string(stage + 1) + " on " +
@@ -264,9 +181,9 @@ void Broker::on_stalled(Job& job, const std::string& what) {
   recover(job, what + blamed);
 }
 
-void Broker::on_slow(const Runs::Slow& slow, Peer& peer) {
+void Recovery::on_slow(const SlowStage& slow, Peer& peer) {
   Job& job = *slow.job;
-  if (can_do_without(job, peer.id)) {
+  if (availability_.can_do_without(job, peer.id)) {
     job.losses.judged_alone = job.losses.judged_alone || slow.alone;
     job.losses.excluded.insert(peer.id);
     return recover(job, slow.what);

@@ -13,6 +13,14 @@ BrokerOptions completed(BrokerOptions options) {
   options.pool.lease = options.lease;
   return options;
 }
+
+// As it was admitted; empty: it is known no more.
+std::string name_of_peer(const PeerId& peer, const StoredState& state) {
+  std::string name;
+  for (const PrincipalAdmitted& principal : state.principals)
+    if (principal.principal == peer && principal.role == proto::Role::Peer) name = principal.name;
+  return name;
+}
 }  // namespace
 
 Broker::Broker(BrokerOptions options, const StoredState& state)
@@ -23,9 +31,16 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
       stand_bys_(options_, step_, pool_, book_, runs_),
       served_jobs_(step_, book_),
       probes_(options_, step_, pool_, book_, stand_bys_),
-      principals_(options_.keys_of_token_max) {
-  for (const PrincipalAdmitted& principal : state.principals)
-    principals_.admit(principal.principal, principal.role, principal.token);
+      availability_(pool_, stand_bys_, probes_),
+      phases_(options_, step_, pool_, book_),
+      recovery_(step_, pool_, book_, stand_bys_, availability_, phases_),
+      scheduler_(options_, {step_, pool_, book_, runs_, stand_bys_, served_jobs_, probes_}, availability_,
+                 phases_, recovery_),
+      replanning_(options_, step_, book_, runs_, availability_, scheduler_),
+      clients_(options_, step_, pool_, book_, runs_, probes_, phases_,
+               [this](Peer& peer, ErrorCode code, const std::string& why) { disconnect(peer, code, why); }),
+      admission_(options_, step_, pool_, book_, clients_) {
+  for (const PrincipalAdmitted& principal : state.principals) admission_.load(principal);
   for (const PeerBanned& ban : state.bans) {
     pool_.load_ban(ban.peer);
     Peer& peer = pool_.enter(ban.peer);  // listed, so that the ban can be lifted
@@ -59,18 +74,15 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
   for (const PlannedStage& stage : stored.run->plan->stages) {
     Peer& peer = pool_.enter(stage.peer);
     peer.serving = job.number();
-    std::string name;
-    for (const PrincipalAdmitted& principal : state.principals)
-      if (principal.principal == stage.peer && principal.role == proto::Role::Peer) name = principal.name;
-    if (peer.name.empty()) peer.name = pool_.free_name(name, stage.peer);
+    if (peer.name.empty()) peer.name = pool_.free_name(name_of_peer(stage.peer, state), stage.peer);
   }
-  runs_.resume(job, crew_of(stored.run->plan), stored);
+  runs_.resume(job, crew_of(stored.run->plan, pool_), stored);
 }
 
 // Whoever starts next must not take this end for one that planning brought about.
 void Broker::leave() {
   for (auto& [number, job] : book_.jobs())
-    if (job.planning() != nullptr) wait(job, "the broker was ended while it was planned");
+    if (job.planning() != nullptr) phases_.wait(job, "the broker was ended while it was planned");
   step_.jobs = step_.probes = step_.stand_bys = false;
 }
 
@@ -81,9 +93,9 @@ void Broker::first_step() {
     phase::Running* at = job.running();
     if (at == nullptr) {
       if (job.stop_requested)
-        end_job(job, JobState::Stopped, "stopped by its user; the broker was restarted");
+        phases_.end(job, JobState::Stopped, "stopped by its user; the broker was restarted");
       else if (const phase::Waiting* waiting = job.waiting(); waiting != nullptr && waiting->ends_brokers)
-        end_job(
+        phases_.end(
             job, JobState::Failed,
             "the broker ended twice while this job was planned; if nothing else ended it, the model is too "
             "much for it");

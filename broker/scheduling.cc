@@ -1,8 +1,7 @@
-// Jobs and peers come together: from waiting through planning to every stage ready, and apart again.
-#include <algorithm>
+#include "broker/scheduling.h"
 
-#include "broker/broker.h"
-#include "broker/pool/candidates.h"
+#include <algorithm>
+#include <utility>
 
 namespace weft::broker {
 
@@ -26,63 +25,25 @@ std::string name_is_taken(const Job& job, proto::JobNumber other) {
   return "waits for a name: job " + std::to_string(other) + " serves as '" + job.serving.model.name + "'";
 }
 
-std::string describe_lack(const proto::DeviceReport& device, dag::Arithmetic wanted) {
-  std::string text = "has no arithmetic in " + std::string(to_string(wanted)) + ", only in ";
-  for (size_t i = 0; i < device.arithmetic.size(); ++i)
-    text += (i == 0 ? "" : " and ") + std::string(to_string(device.arithmetic[i]));
-  return text;
-}
-
 }  // namespace
 
-// ---- who may be had
-
-std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, bool own) const {
-  if (peer.other_version) return "speaks another version";
-  if (!peer.connection) return "is away";
-  if (job.excludes(peer.name)) return "is excluded by the job";
-  if (!job.may_send(peer))
-    return "cannot read compressed tensors: its weft (" + peer.software + ") is too old";
-  if (!job.can_skip(peer))
-    return "cannot skip steps that diverge: its weft (" + peer.software + ") is too old";
-  if (!job.is_new_enough(peer))
-    return "cannot do what the job asks for: its weft (" + peer.software + ") is too old";
-  if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission->arithmetic);
-  if (job.losses.excluded.contains(peer.id)) return "failed this job before";
-  if (peer.device_lost) return "has lost its device";
-  if (peer.draining) return "is leaving";
-  if (peer.serving && !(own && peer.serving == job.number()))
-    return "works on job " + std::to_string(*peer.serving);
-  if (!peer.serving && pool_.is_left_out(peer)) return "is left out for a while: it failed stage after stage";
-  return std::nullopt;
+Crew crew_of(std::shared_ptr<const PlannedRun> plan, const Pool& pool) {
+  Crew crew{.plan = std::move(plan), .stages = {}, .loaded_bytes = {}, .copied_bytes = {}};
+  crew.stages.resize(crew.plan->stages.size());
+  const std::map<std::string, double> usual = pool.usual_times();
+  for (uint32_t s = 0; s < crew.stages.size(); ++s) {
+    crew.loaded_bytes.push_back(loaded_bytes(*crew.plan, s));
+    crew.copied_bytes.push_back(copied_bytes(*crew.plan, s));
+    if (const Peer* peer = pool.find(crew.plan->stages[s].peer))
+      crew.stages[s].times = Pool::times_of(*peer, usual);
+  }
+  return crew;
 }
 
-// The peers that a waiting job does not get, by name.
-std::string Broker::describe_others(const Job& job) const {
-  constexpr size_t kNamesMax = 8;
-  std::vector<std::string> others;
-  for (const auto& [id, peer] : pool_.peers())
-    if (const auto why = why_not(peer, job, false)) others.push_back(peer.name + " " + *why);
-  std::sort(others.begin(), others.end());
-  std::string text;
-  for (size_t i = 0; i < std::min(others.size(), kNamesMax); ++i) text += "; " + others[i];
-  if (others.size() > kNamesMax) text += "; and " + std::to_string(others.size() - kNamesMax) + " more";
-  return text;
-}
-
-std::vector<Candidate> Broker::candidates(const Job& job, bool own) const {
-  std::vector<Candidate> free;
-  const std::map<std::string, double> usual = pool_.usual_times();
-  for (const auto& [id, peer] : pool_.peers())
-    if (!why_not(peer, job, own)) {
-      free.push_back({id, peer.name, peer.device});
-      slow_down(free.back().device.rates, Pool::times_of(peer, usual));
-    }
-  return free;
-}
+// ---- planning
 
 // What a peer failed by may have passed: rather than wait for ever a job takes the risk, now and then.
-void Broker::forgive(Job& job) {
+void Scheduler::forgive(Job& job) {
   phase::Waiting& waiting = *job.waiting();
   if (job.losses.excluded.empty()) return waiting.forgive_at.reset();
   if (!waiting.forgive_at) waiting.forgive_at = step_.now.monotonic + options_.forgive_after;
@@ -94,11 +55,9 @@ void Broker::forgive(Job& job) {
   pool_.changed();
 }
 
-// ---- planning
-
 // A job that lost peers goes on with its plan where others can take their stages; else, and at first, it is
 // planned with whoever is free.
-void Broker::schedule_jobs() {
+void Scheduler::schedule() {
   size_t plannings = 0;
   for (auto& [number, job] : book_.jobs())
     if (const phase::Planning* planning = job.planning()) plannings += !planning->places_again();
@@ -112,15 +71,15 @@ void Broker::schedule_jobs() {
       continue;
     }
     if (waiting->infeasible_with == pool_.version()) continue;
-    std::vector<Candidate> free = candidates(job);
+    std::vector<Candidate> free = availability_.of(job);
     if (const auto chosen = peers_to_move_to(job, free)) {
       start_planning(job, *chosen, /*again=*/false);
       continue;
     }
     job.move_to.clear();
     if (job.previous.plan && waiting->unplaceable_with != pool_.version())
-      if (const auto placed =
-              place_previous(job, *job.previous.plan, job.previous.memory, free, /*by_pace=*/true)) {
+      if (const auto placed = availability_.place_previous(job, *job.previous.plan, job.previous.memory, free,
+                                                           /*by_pace=*/true)) {
         std::vector<Candidate> chosen;
         for (const uint32_t candidate : *placed) chosen.push_back(free[candidate]);
         start_planning(job, std::move(chosen), /*again=*/true);
@@ -138,11 +97,26 @@ void Broker::schedule_jobs() {
                          ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
                          : std::string("waits for peers: needs ")) +
                         std::to_string(wanted) + ", " + std::to_string(free.size()) +
-                        (free.size() == 1 ? " is free" : " are free") + describe_others(job));
+                        (free.size() == 1 ? " is free" : " are free") + availability_.describe_others(job));
   }
 }
 
-StartPlanning Broker::planning_request(const Job& job, std::vector<Candidate> from) const {
+// Whether the peers that it moves to are there and free still.
+std::optional<std::vector<Candidate>> Scheduler::peers_to_move_to(const Job& job,
+                                                                  const std::vector<Candidate>& free) const {
+  std::vector<Candidate> chosen;
+  for (const Candidate& candidate : free)
+    if (std::find(job.move_to.begin(), job.move_to.end(), candidate.peer) != job.move_to.end())
+      chosen.push_back(candidate);
+  if (job.move_to.empty() || chosen.size() != job.move_to.size()) return std::nullopt;
+  return chosen;
+}
+
+Belief Scheduler::belief() const {
+  return {.links = probes_.version(), .devices = pool_.devices_version(), .pool = pool_.version()};
+}
+
+StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate> from) const {
   StartPlanning request{.job = job.number(),
                         .plan_version = job.plan_version,
                         .submission = job.submitted.submission,
@@ -156,7 +130,7 @@ StartPlanning Broker::planning_request(const Job& job, std::vector<Candidate> fr
 }
 
 // `again`: candidate s takes stage s of the plan before.
-void Broker::start_planning(Job& job, std::vector<Candidate> from, bool again) {
+void Scheduler::start_planning(Job& job, std::vector<Candidate> from, bool again) {
   ++job.plan_version;
   job.drift.planned(belief());
   const bool once_more = job.waiting() != nullptr && job.waiting()->was_being_planned;
@@ -173,13 +147,7 @@ void Broker::start_planning(Job& job, std::vector<Candidate> from, bool again) {
   step_.effect(std::move(request));
 }
 
-void Broker::wait(Job& job, std::string reason, phase::Waiting phase) {
-  job.phase = phase;
-  book_.set_state(job, JobState::Waiting, std::move(reason));
-  step_.jobs = true;
-}
-
-void Broker::on_planned(const PlanningDone& event) {
+void Scheduler::on_planned(const PlanningDone& event) {
   Job* found = book_.find(event.job);
   if (found == nullptr || found->planning() == nullptr || found->plan_version != event.plan_version)
     return;  // stopped, or planned anew meanwhile
@@ -191,29 +159,29 @@ void Broker::on_planned(const PlanningDone& event) {
     const Error& error = event.plan.error();
     if (moves) {  // then as before
       step_.log("warning not_moved job=" + job.text() + " what=\"" + error.message + "\"");
-      return wait(job, error.message);
+      return phases_.wait(job, error.message);
     }
     if (places_again) {  // then everything anew
       step_.log("warning not_placed_again job=" + job.text() + " what=\"" + error.message + "\"");
-      return wait(job, error.message, {.unplaceable_with = pool_.version()});
+      return phases_.wait(job, error.message, {.unplaceable_with = pool_.version()});
     }
     // Infeasible: waits for others to come; tried again when the pool has changed.
     if (error.code == ErrorCode::Infeasible)
-      return wait(job, error.message, {.infeasible_with = pool_.version()});
+      return phases_.wait(job, error.message, {.infeasible_with = pool_.version()});
     // One that has run is not lost for want of a plan, as where the process that made it died: it was planned
     // before.
     const bool has_run = job.microbatch_size != 0 || job.points.newest() != nullptr || job.serves();
-    if (!has_run) return end_job(job, JobState::Failed, error.message);
+    if (!has_run) return phases_.end(job, JobState::Failed, error.message);
     book_.notice(job, "it could not be planned anew: " + error.message);
-    return wait_after_loss(job, error.message);
+    return phases_.wait_after_loss(job, error.message);
   }
   job.serving.model = (*event.plan)->served;
-  if (const auto other = served_jobs_.has_name_of(job)) return wait(job, name_is_taken(job, *other));
+  if (const auto other = served_jobs_.has_name_of(job)) return phases_.wait(job, name_is_taken(job, *other));
   for (const PlannedStage& stage : (*event.plan)->stages) {
     const Peer* peer = pool_.find(stage.peer);
-    if (peer == nullptr || why_not(*peer, job, /*own=*/false))
-      return wait(job, peer != nullptr && peer->serving ? "another job got one of its peers first"
-                                                        : "a peer left while the plan was made");
+    if (peer == nullptr || availability_.why_not(*peer, job, /*own=*/false))
+      return phases_.wait(job, peer != nullptr && peer->serving ? "another job got one of its peers first"
+                                                                : "a peer left while the plan was made");
   }
   // The planner may have found that it cannot be the plan before.
   assign(job, *event.plan, places_again && job.previous.plan->stages.size() == (*event.plan)->stages.size());
@@ -221,21 +189,8 @@ void Broker::on_planned(const PlanningDone& event) {
 
 // ---- assignment
 
-Crew Broker::crew_of(std::shared_ptr<const PlannedRun> plan) const {
-  Crew crew{.plan = std::move(plan), .stages = {}, .loaded_bytes = {}, .copied_bytes = {}};
-  crew.stages.resize(crew.plan->stages.size());
-  const std::map<std::string, double> usual = pool_.usual_times();
-  for (uint32_t s = 0; s < crew.stages.size(); ++s) {
-    crew.loaded_bytes.push_back(loaded_bytes(*crew.plan, s));
-    crew.copied_bytes.push_back(copied_bytes(*crew.plan, s));
-    if (const Peer* peer = pool_.find(crew.plan->stages[s].peer))
-      crew.stages[s].times = Pool::times_of(*peer, usual);
-  }
-  return crew;
-}
-
-void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool again) {
-  job.phase = phase::Loading{.crew = crew_of(std::move(planned)), .since = step_.now.monotonic};
+void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool again) {
+  job.phase = phase::Loading{.crew = crew_of(std::move(planned), pool_), .since = step_.now.monotonic};
   Crew& crew = *job.crew();
   const PlannedRun& plan = *crew.plan;
   job.has_codecs = job.has_codecs || has_codecs(plan);
@@ -246,7 +201,7 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
     const std::string gone = job.points.describe();
     job.points.drop_round();
     step_.transient = true;
-    return recover(job, gone + " cannot be had by those who need it");
+    return recovery_.recover(job, gone + " cannot be had by those who need it");
   }
   for (const PlannedStage& stage : plan.stages) {
     pool_.at(stage.peer).serving = job.number();
@@ -285,7 +240,7 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
 }
 
 // As it was planned where nothing is said beside it: then nobody encodes it again.
-void Broker::send_stage(const Job& job, const PlannedStage& stage, const StateSources& sources) {
+void Scheduler::send_stage(const Job& job, const PlannedStage& stage, const StateSources& sources) {
   proto::AssignStage assignment = *stage.assignment;
   if (sources.empty()) return pool_.send(stage.peer, std::move(assignment), stage.assignment.bytes());
   assignment.sources = sources.sources;
@@ -296,7 +251,7 @@ void Broker::send_stage(const Job& job, const PlannedStage& stage, const StateSo
   pool_.send(stage.peer, std::move(assignment));
 }
 
-void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
+void Scheduler::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
   phase::Loading* loading = job.loading();
   if (loading == nullptr) return;
   Crew& crew = loading->crew;
@@ -306,33 +261,6 @@ void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& r
   crew.stages[stage].memory =
       ready.persistent.value + in_flight * ready.microbatch.value + crew.copied_bytes[stage];
   if (crew.all_ready()) runs_.start(job);
-}
-
-void Broker::release_peers(Job& job, const std::string& reason) {
-  if (job.running() != nullptr) step_.record(RunEnded{job.number()});
-  if (Crew* crew = job.crew()) {
-    const PlannedRun& plan = *crew->plan;
-    for (const proto::Secret& ticket : plan.relay_tickets) step_.effect(RevokeRelay{ticket});
-    step_.effect(CloseFeed{job.number()});
-    for (const PlannedStage& stage : plan.stages)
-      pool_.send(stage.peer, proto::ReleaseStage{job.number(), job.plan_version, reason});
-    job.previous = {.plan = crew->plan, .memory = crew->memory()};
-  }
-  pool_.release(job.number());
-  job.phase = phase::Waiting{};
-  step_.peers = step_.stand_bys = step_.transient = step_.probes = true;
-  pool_.changed();
-}
-
-void Broker::end_job(Job& job, JobState state, const std::string& reason) {
-  std::vector<PeerId> peers;
-  if (const Crew* crew = job.crew())
-    for (const PlannedStage& stage : crew->plan->stages) peers.push_back(stage.peer);
-  release_peers(job, state == JobState::Finished ? "the job is finished" : reason);
-  // Their copies are of no use any more.
-  for (const PeerId& peer : peers) pool_.send(peer, proto::StandBy{.run = job.number()});
-  book_.end(job, state, reason);
-  step_.jobs = true;
 }
 
 }  // namespace weft::broker

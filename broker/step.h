@@ -31,6 +31,11 @@ class Step {
   void send(ConnectionId connection, proto::Message message, proto::EncodedBytes bytes = {}) {
     effect(Send{connection, std::make_shared<const proto::Message>(std::move(message)), std::move(bytes)});
   }
+  // And closes the connection.
+  void refuse(ConnectionId connection, ErrorCode code, std::string message, bool retry = false) {
+    send(connection, proto::Refusal{.code = code, .message = std::move(message), .retry = retry});
+    effect(Close{connection});
+  }
   void log(std::string line) { effect(Log{std::move(line)}); }
 
   Now now{};

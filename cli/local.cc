@@ -52,7 +52,7 @@ Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   for (const int signal : stop_signals()) std::signal(signal, on_signal);
   if (job.task == configs::Task::Predict) {
-    if (job.compression.policy != plan::CompressionPolicy::None || job.stages.value_or(1) != 1)
+    if (job.compression.policy != plan::CompressionPolicy::None || job.placement.stages.value_or(1) != 1)
       return fail(job.error(ErrorCode::Unsupported, "placement",
                             "`weft local` runs one stage and compresses nothing"));
     WEFT_TRY_STATUS(train::check_output(job, /*with_checkpoints=*/false));

@@ -27,7 +27,7 @@ struct PlanOptions {
 plan::PlanRequest request_of(const PlanOptions& options, const PlannedJob& job, const PlanCluster& cluster) {
   plan::PlanRequest request = job.request();
   request.cluster = cluster.view;
-  request.strategy = options.strategy.empty() ? job.job.strategy : options.strategy;
+  request.strategy = options.strategy.empty() ? job.job.placement.strategy : options.strategy;
   return request;
 }
 

@@ -17,18 +17,19 @@ std::vector<std::string> names_of(const plan::ClusterView& cluster) {
 }  // namespace
 
 Status exclude_peers(const configs::Job& job, PlanCluster& cluster, bool complete) {
+  const std::vector<std::string>& excluded = job.placement.exclude;
   const std::vector<std::string> names = names_of(cluster.view);
-  for (size_t i = 0; i < job.exclude.size(); ++i) {
-    if (std::find(names.begin(), names.end(), job.exclude[i]) != names.end()) continue;
-    const std::string what = "there is no peer '" + job.exclude[i] + "' that could be excluded";
+  for (size_t i = 0; i < excluded.size(); ++i) {
+    if (std::find(names.begin(), names.end(), excluded[i]) != names.end()) continue;
+    const std::string what = "there is no peer '" + excluded[i] + "' that could be excluded";
     if (complete)
       return fail(job.error(ErrorCode::NotFound, "placement.exclude[" + std::to_string(i) + "]",
-                            what + configs::suggestion(job.exclude[i], names)));
+                            what + configs::suggestion(excluded[i], names)));
     cluster.notes.push_back(what);
   }
   std::vector<uint32_t> left;
   for (uint32_t i = 0; i < names.size(); ++i)
-    if (std::find(job.exclude.begin(), job.exclude.end(), names[i]) == job.exclude.end()) left.push_back(i);
+    if (std::find(excluded.begin(), excluded.end(), names[i]) == excluded.end()) left.push_back(i);
   if (left.size() == names.size()) return {};
   if (left.empty())
     return fail(job.error(ErrorCode::Infeasible, "placement.exclude", "no peer is left to plan for"));
@@ -45,8 +46,9 @@ Status exclude_peers(const configs::Job& job, PlanCluster& cluster, bool complet
 Status apply_placement(PlannedJob& job, PlanCluster& cluster, bool complete) {
   WEFT_TRY_STATUS(exclude_peers(job.job, cluster, complete));
   const std::vector<std::string> names = names_of(cluster.view);
-  for (size_t i = 0; i < job.job.pins.size(); ++i) {
-    const plan::PinRule& rule = job.job.pins[i];
+  const std::vector<plan::PinRule>& pins = job.job.placement.pins;
+  for (size_t i = 0; i < pins.size(); ++i) {
+    const plan::PinRule& rule = pins[i];
     const std::string path = "placement.pin[" + std::to_string(i) + "]";
     if (std::find(names.begin(), names.end(), rule.peer) == names.end())
       return fail(

@@ -140,8 +140,8 @@ void read_precision(MapReader& root, Job& job) {
 }
 
 void read_strategy(MapReader& reader, const Node& node, Job& job) {
-  job.strategy = node.text;
-  if (node.kind == Node::Kind::Scalar && plan::find_strategy(job.strategy) != nullptr) return;
+  job.placement.strategy = node.text;
+  if (node.kind == Node::Kind::Scalar && plan::find_strategy(job.placement.strategy) != nullptr) return;
   std::string names;
   for (const plan::NamedStrategy& one : plan::strategies())
     names += (names.empty() ? "" : ", ") + std::string(one.name);
@@ -158,7 +158,7 @@ void read_exclude(MapReader& reader, const Node& node, Job& job) {
                           ErrorCode::ResourceExhausted);
   for (size_t i = 0; i < node.items.size(); ++i)
     if (const auto name = reader.parse_text(node.items[i], "exclude[" + std::to_string(i) + "]"))
-      job.exclude.push_back(*name);
+      job.placement.exclude.push_back(*name);
 }
 
 void read_pins(MapReader& reader, const Node& node, Problems& problems, Job& job) {
@@ -169,9 +169,10 @@ void read_pins(MapReader& reader, const Node& node, Problems& problems, Job& job
     plan::PinRule rule{pin.required_text("ops", "an op's name, the beginning of some, inputs or labels"),
                        pin.required_text("peer", "the name of the peer that is to have them")};
     pin.finish();
-    if (std::find(job.exclude.begin(), job.exclude.end(), rule.peer) != job.exclude.end())
+    if (std::find(job.placement.exclude.begin(), job.placement.exclude.end(), rule.peer) !=
+        job.placement.exclude.end())
       pin.problem(node.items[i].where, "'" + rule.peer + "' is excluded: nothing can be pinned to it");
-    job.pins.push_back(std::move(rule));
+    job.placement.pins.push_back(std::move(rule));
   }
 }
 
@@ -185,7 +186,8 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
   if (job.task == Task::Serve)
     for (const char* key : {"strategy", "pin", "owner"}) refuse(reader, key);
   const Node* equal_bits = reader.take("equal_bits");
-  if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits)) job.equal_bits = *choice;
+  if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits))
+    job.placement.equal_bits = *choice;
   const bool is_cut = job.task != Task::Serve;  // by the strategies, which know of pins and owners
   const Node* exclude = reader.take("exclude");
   const Node *strategy = is_cut ? reader.take("strategy") : nullptr,
@@ -194,7 +196,7 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
   if (exclude) read_exclude(reader, *exclude, job);
   if (pins) read_pins(reader, *pins, problems, job);
   if (owner)
-    job.owner_share_max =
+    job.placement.owner_share_max =
         reader.parse_number(*owner, "owner", {.min = 0, .max = 1, .above_min = true}).value_or(1);
   // Whoever says something else of plans need not say how many stages.
   const bool says_else = equal_bits || strategy || exclude || pins || owner;
@@ -202,7 +204,7 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
   const bool automatic = stages && stages->kind == Node::Kind::Scalar && stages->text == "auto";
   if (stages && !automatic) {
     const auto count = reader.parse_count(*stages, "stages", 1, 4096);
-    if (count) job.stages = static_cast<uint32_t>(*count);
+    if (count) job.placement.stages = static_cast<uint32_t>(*count);
   }
   reader.finish();
 }

@@ -53,6 +53,16 @@ struct InputValue {
   std::vector<double> numbers;
 };
 
+// How it is to be cut and placed: `placement`.
+struct PlacementTerms {
+  std::optional<uint32_t> stages{};  // nothing: auto
+  plan::EqualBits equal_bits = plan::EqualBits::Prefer;
+  std::string strategy = "auto";       // of plan/strategy.h
+  std::vector<std::string> exclude{};  // peers that get no part of it
+  std::vector<plan::PinRule> pins{};   // of no excluded peer
+  double owner_share_max = 1;          // of the parameters, on one owner's machines
+};
+
 // Its terms of training and its borders are members like the others.
 struct Job : dag::TrainingTerms, dag::Borders {
   std::string source;           // the file's name, for messages
@@ -75,12 +85,7 @@ struct Job : dag::TrainingTerms, dag::Borders {
   // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles).
   std::vector<std::string> trained, freeze;
   std::filesystem::path output;
-  std::optional<uint32_t> stages;  // nothing: auto
-  plan::EqualBits equal_bits = plan::EqualBits::Prefer;
-  std::string strategy = "auto";     // of plan/strategy.h
-  std::vector<std::string> exclude;  // peers that get no part of it
-  std::vector<plan::PinRule> pins;   // of no excluded peer
-  double owner_share_max = 1;        // of the parameters, on one owner's machines
+  PlacementTerms placement;
   plan::Compression compression;
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // `precision`; not every device has each
 

@@ -149,9 +149,6 @@ void ConnectionCore::lose(Error error) {
     return release();
   }
   queue_.clear();
-  first_count_ = 0;
-  queue_size_ = heads_size_ = 0;
-  front_done_ = 0;
   if (phase_ != Phase::Open || is_paused_) return fail_later(std::move(error));
   // What the other side said before it went may explain why; reading comes upon the end by itself.
   if (!lost_) lost_ = std::move(error);
@@ -163,8 +160,6 @@ void ConnectionCore::fail_later(Error error) {
   if (phase_ == Phase::Failing || phase_ == Phase::Closing || phase_ == Phase::Closed) return;
   phase_ = Phase::Failing;
   queue_.clear();
-  first_count_ = 0;
-  queue_size_ = heads_size_ = 0;
   if (tls_) tls_->transport().close();
   lost_ = std::move(error);
   post(&ConnectionCore::report_closed);
@@ -187,7 +182,7 @@ void ConnectionCore::close(Duration deadline) {
     return release();
   }
   phase_ = Phase::Closing;
-  frame_ = {};  // what has come of it nobody will have
+  reader_.drop();
   context_->lingering.insert(self);
   deadline_.set_after(deadline, [weak = weak_from_this()] {
     const auto core = weak.lock();
@@ -224,9 +219,7 @@ void ConnectionCore::release() {
   on_handshake_ = nullptr;
   deadline_.cancel();
   queue_.clear();
-  first_count_ = 0;
-  queue_size_ = heads_size_ = 0;
-  frame_ = {};
+  reader_.drop();
   token_.reset();
   context_->lingering.erase(self);
   if (!tls_) return;

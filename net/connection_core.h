@@ -2,10 +2,10 @@
 // may outlive the shell to send what is queued. Internal to net/.
 #pragma once
 
-#include <deque>
-
 #include "net/connection.h"
 #include "net/context.h"
+#include "net/frame_reader.h"
+#include "net/send_queue.h"
 #include "net/tls.h"
 
 namespace weft::net {
@@ -46,18 +46,13 @@ class ConnectionCore final : public std::enable_shared_from_this<ConnectionCore>
   void pump_handshake();
   void pump_read();
   bool read_some();      // false: there is no more for now
-  bool begin_frame();    // from a whole header in the record; false: refused
-  bool begin_payload();  // with as much of it in the record as the receiver wants to see; false: refused
-  bool place_payload();
-  std::span<std::byte> payload_room();  // where the next bytes go; empty: no memory
-  bool hold_payload(size_t size);       // false: no memory
-  void refuse_for_memory();
-  Io read_record();
+  bool receive();        // false: there is no more for now
+  bool begin_payload();  // false: refused
+  Result<PayloadPlace> ask_for_place();
+  bool goes_on(const Status& status);  // false: it has failed, and ends with that
   void deliver();
   void pump_write();
   Io write_record();
-  size_t copy_frames(std::span<std::byte> into);
-  void end_front();
   void pump_goodbye();  // what comes in while closing is thrown away
   void fail_later(Error error);
   void report_closed();
@@ -80,12 +75,7 @@ class ConnectionCore final : public std::enable_shared_from_this<ConnectionCore>
   // receiving
   bool is_paused_ = false;
   bool is_read_posted_ = false;
-  std::unique_ptr<std::byte[]> record_in_;
-  size_t record_begin_ = 0, record_end_ = 0;
-  enum class Inside : uint8_t { Header, Head, Payload };
-  Inside inside_ = Inside::Header;  // what of a frame comes next
-  InFrame frame_;
-  size_t frame_size_ = 0, frame_received_ = 0;
+  FrameReader reader_;
   size_t read_budget_ = 0;
   std::optional<Error> lost_;  // why it ends, or will once all that came is read
 
@@ -94,12 +84,7 @@ class ConnectionCore final : public std::enable_shared_from_this<ConnectionCore>
   bool is_write_blocked_ = false;
   bool is_goodbye_said_ = false, is_goodbye_sent_ = false;
   bool has_undrained_ = false;
-  std::deque<OutFrame> queue_;
-  size_t first_count_ = 0;  // of those that go first: nothing stands before them but a frame that has begun
-  size_t queue_size_ = 0;
-  size_t heads_size_ = 0;  // bytes of the heads of frames in the queue
-  size_t front_done_ = 0;  // bytes of the first frame, header included, that were written
-  std::unique_ptr<std::byte[]> record_out_;
+  SendQueue queue_;
 };
 
 }  // namespace weft::net

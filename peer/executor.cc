@@ -2,8 +2,6 @@
 
 #include <map>
 
-#include "dag/lifetimes.h"
-
 namespace weft::peer {
 
 using dag::Layout;
@@ -11,11 +9,6 @@ using dag::OutputRole;
 using dag::Tensor;
 using dag::TensorSpec;
 using dag::ValueId;
-
-namespace {
-constexpr uint32_t kOnceAStep =
-    UINT32_MAX;  // the segment of groups that run before a step's first microbatch
-}  // namespace
 
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Graph> graph,
                                                    std::shared_ptr<State> state, ExecutorOptions options) {
@@ -30,9 +23,8 @@ Status Executor::build() {
   WEFT_TRY_STATUS(make_kernels(groups));
   program_ = plan_program(*graph_, backend_, std::move(groups), kernels_,
                           {options_.accumulates, options_.kept, options_.bound, options_.segment_of_op});
-  order_groups();
+  work_ = work_of_groups(*graph_, program_, options_.segment_of_op);
   WEFT_TRY_STATUS(claim_state());
-  list_statistics();
   WEFT_TRY_STATUS(take_persistent_memory());
   list_parameters();
   recordings_ = backend_.make_recordings();
@@ -54,37 +46,6 @@ Status Executor::make_kernels(std::vector<GroupSignature>& groups) {
     groups.push_back(std::move(group));
   }
   return backend_.prepare();
-}
-
-// What belongs to each group: its segment, and what is done with its values once they are there.
-void Executor::order_groups() {
-  const size_t count = program_.groups.size();
-  state_updates_.resize(count);
-  gradients_of_group_.resize(count);
-  copies_of_group_.resize(count);
-  std::vector<uint32_t> group_of_value(graph_->values().size(), 0);
-  for (uint32_t g = 0; g < count; ++g) {
-    const uint32_t first = program_.groups[g].ops.front().index;
-    segment_of_group_.push_back(program_.runs_once[g]            ? kOnceAStep
-                                : options_.segment_of_op.empty() ? 0
-                                                                 : options_.segment_of_op[first]);
-    for (const ValueId output : program_.groups[g].outputs) {
-      group_of_value[output.index] = g;
-      const Place& place = program_.places[output.index];
-      if (place.residence == Residence::Gradient) gradients_of_group_[g].push_back(place.slot);
-    }
-  }
-  // A view takes its operand's group, so that what hangs on a view waits for the bytes.
-  for (const dag::Op& op : graph_->ops())
-    if (!op.inputs.empty() && dag::is_alias(*graph_, op))
-      group_of_value[op.outputs[0].index] = group_of_value[op.inputs[0].index];
-  for (const auto& output : graph_->outputs()) {
-    if (output.role != OutputRole::StateUpdate) continue;
-    for (uint32_t i = 0; i < graph_->initializers().size(); ++i)
-      if (graph_->initializers()[i].name == output.name)
-        state_updates_[group_of_value[output.value.index]].push_back({output.value, i});
-  }
-  for (const auto& copy : program_.gradient_copies) copies_of_group_[copy.after_group].push_back(copy);
 }
 
 // Weights and optimizer slots in one claim: one block where nothing is there yet.
@@ -117,15 +78,18 @@ Status Executor::take_persistent_memory() {
   for (const ValueId value : program_.gradients) gradients_.push_back(take(graph_->spec(value)));
   if (options_.sums_ranges)
     for (const ValueId value : program_.gradients) range_sums_.push_back(take(graph_->spec(value)));
+  std::vector<TensorView> statistics = this->statistics();
+  std::vector<View> kept_statistics;
   if (options_.undoes_statistics)
-    for (const TensorView& statistic : statistics_) kept_statistics_.push_back(take(statistic.spec));
+    for (const TensorView& statistic : statistics) kept_statistics.push_back(take(statistic.spec));
   step_offset_ = size;
   persistent_bytes_ = Bytes{size} + program_.step;
   WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_));
   if (!options_.scratch) options_.scratch = std::make_shared<Scratch>(backend_);
   WEFT_TRY_STATUS(options_.scratch->reserve(scratch_bytes()));
-  for (std::vector<View>* views : {&constants_, &gradients_, &range_sums_, &kept_statistics_})
+  for (std::vector<View>* views : {&constants_, &gradients_, &range_sums_, &kept_statistics})
     for (View& view : *views) view.memory = persistent_.get();
+  statistics_ = RunningStatistics(std::move(statistics), std::move(kept_statistics));
   for (const dag::Op& op : graph_->ops())
     if (op.kind == dag::OpKind::Constant)
       WEFT_TRY_STATUS(backend_.upload(graph_->constant(op),
@@ -156,12 +120,14 @@ void Executor::list_parameters() {
   }
 }
 
-void Executor::list_statistics() {
+std::vector<TensorView> Executor::statistics() const {
+  std::vector<TensorView> statistics;
   for (uint32_t i = 0; i < graph_->initializers().size(); ++i) {
     const auto& initializer = graph_->initializers()[i];
     if (graph_->find_output(OutputRole::StateUpdate, initializer.name) != nullptr)
-      statistics_.push_back({initializers_[i], graph_->spec(initializer.value)});
+      statistics.push_back({initializers_[i], graph_->spec(initializer.value)});
   }
+  return statistics;
 }
 
 Result<std::unique_ptr<MicrobatchMemory>> Executor::make_microbatch() {
@@ -264,7 +230,7 @@ Status Executor::run_segment(MicrobatchMemory& microbatch, uint32_t segment) {
 
 Status Executor::run_groups(MicrobatchMemory& microbatch, uint32_t segment, const StepContext& context) {
   for (uint32_t g = 0; g < program_.groups.size(); ++g) {
-    if (segment_of_group_[g] != segment) continue;
+    if (work_[g].segment != segment) continue;
     const GroupSignature& group = program_.groups[g];
     input_views_.clear();
     output_views_.clear();
@@ -279,19 +245,19 @@ Status Executor::run_groups(MicrobatchMemory& microbatch, uint32_t segment, cons
 }
 
 Status Executor::after_group(MicrobatchMemory& microbatch, uint32_t group) {
-  for (const auto& [value, initializer] : state_updates_[group])
+  for (const auto& [value, initializer] : work_[group].state_updates)
     if (microbatch.keeps_statistics)
       WEFT_TRY_STATUS(
           backend_.copy(place_of(microbatch, value), initializers_[initializer], graph_->spec(value)));
   const dag::GradientTurn& turn = microbatch.turn;
-  for (const uint32_t slot : gradients_of_group_[group]) {
+  for (const uint32_t slot : work_[group].gradients) {
     const ValueId value = program_.gradients[slot];
     if (!turn.begins_range)
       WEFT_TRY_STATUS(
           backend_.accumulate(place_of(microbatch, value), sum_of(turn, slot), graph_->spec(value)));
     WEFT_TRY_STATUS(end_range(turn, slot));
   }
-  for (const auto& [from, slot, after] : copies_of_group_[group]) {
+  for (const auto& [from, slot, after] : work_[group].copies) {
     const View sum = sum_of(turn, slot), gradient = place_of(microbatch, from);
     const TensorSpec& spec = graph_->spec(program_.gradients[slot]);
     WEFT_TRY_STATUS(turn.begins_range ? backend_.copy(gradient, sum, spec)
@@ -343,21 +309,16 @@ Status Executor::update(const dag::UpdateStep& step) {
 
 Status Executor::keep_statistics() {
   WEFT_CHECK_MSG(options_.undoes_statistics, "an executor that undoes nothing keeps nothing for that");
-  for (size_t i = 0; i < statistics_.size(); ++i)
-    WEFT_TRY_STATUS(backend_.copy(statistics_[i].view, kept_statistics_[i], statistics_[i].spec));
-  return {};
+  return statistics_.keep(backend_);
 }
 
 Status Executor::undo_statistics() {
   WEFT_CHECK_MSG(options_.undoes_statistics, "an executor that undoes nothing keeps nothing for that");
-  for (size_t i = 0; i < statistics_.size(); ++i)
-    WEFT_TRY_STATUS(backend_.copy(kept_statistics_[i], statistics_[i].view, statistics_[i].spec));
-  return {};
+  return statistics_.undo(backend_);
 }
 
 Result<std::unique_ptr<Download>> Executor::begin_statistic_squares() {
-  if (statistics_.empty()) return std::unique_ptr<Download>();
-  return backend_.begin_sums_of_squares(statistics_);
+  return statistics_.begin_squares(backend_);
 }
 
 }  // namespace weft::peer

@@ -15,7 +15,9 @@
 #include "base/result.h"
 #include "dag/graph.h"
 #include "peer/backend/backend.h"
+#include "peer/group_work.h"
 #include "peer/program.h"
+#include "peer/running_statistics.h"
 #include "peer/scratch.h"
 #include "peer/state.h"
 
@@ -32,7 +34,7 @@ class MicrobatchMemory {
   friend class Executor;
   std::unique_ptr<Memory> arena_;
   std::vector<View> bound_;  // in the order of ExecutorOptions::bound
-  uint32_t number_ = 0;  // among its executor's
+  uint32_t number_ = 0;      // among its executor's
 };
 
 struct ExecutorOptions {
@@ -79,9 +81,9 @@ class Executor {
   // is run, for its place may be another microbatch's until then.
   Status set_input(MicrobatchMemory& microbatch, std::string_view name, const dag::Tensor& tensor);
   Status set_value(MicrobatchMemory& microbatch, dag::ValueId value, const dag::Tensor& tensor);
-  // Where a bound value lies from now on; an input is to be there before run(), an output is after it. The bytes
-  // stay its owner's. REQUIRES: the value is one of ExecutorOptions::bound, and all of them have a place before
-  // run().
+  // Where a bound value lies from now on; an input is to be there before run(), an output is after it. The
+  // bytes stay its owner's. REQUIRES: the value is one of ExecutorOptions::bound, and all of them have a
+  // place before run().
   void bind(MicrobatchMemory& microbatch, dag::ValueId value, View view) const;
   // The same on the device: what `value` holds in another executor's microbatch, readable there. It is copied
   // as it is now. REQUIRES: one backend. Errors: InvalidArgument unless both are plain and of one
@@ -127,11 +129,10 @@ class Executor {
         options_(std::move(options)) {}
   Status build();
   Status make_kernels(std::vector<GroupSignature>& groups);
-  void order_groups();
   Status claim_state();
   Status take_persistent_memory();
   void list_parameters();
-  void list_statistics();
+  std::vector<TensorView> statistics() const;
   Status run_segment(MicrobatchMemory& microbatch, uint32_t segment);
   Status run_groups(MicrobatchMemory& microbatch, uint32_t segment, const StepContext& context);
   View place_of(const MicrobatchMemory& microbatch, dag::ValueId value) const;
@@ -147,21 +148,16 @@ class Executor {
   ExecutorOptions options_;
   Program program_;
   std::vector<std::unique_ptr<Kernel>> kernels_;
-  std::vector<uint32_t> segment_of_group_;
+  std::vector<GroupWork> work_;  // by group
 
   std::unique_ptr<Memory> persistent_;                      // constants, gradients, what is made once a step
   std::vector<View> initializers_, constants_, gradients_;  // by slot
   std::vector<View> range_sums_;                            // by gradient slot: of ranges but the first
-  std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
-      state_updates_;                                      // by group: value -> initializer
-  std::vector<std::vector<uint32_t>> gradients_of_group_;  // by group: gradient slots it completes
-  std::vector<std::vector<Program::Copy>> copies_of_group_;
 
   std::vector<Parameter> parameters_;
   std::vector<TensorView> parameter_gradients_;  // by parameter
   std::vector<ParameterUpdate> updates_;         // by parameter, with an optimizer
-  std::vector<TensorView> statistics_;           // that running changes
-  std::vector<View> kept_statistics_;            // by statistic, where they may have to be undone
+  RunningStatistics statistics_;
   Bytes persistent_bytes_;
   int64_t step_offset_ = 0;  // in persistent_: what is made once a step
   uint64_t step_of_ = 0;     // and of which version of the state it was made

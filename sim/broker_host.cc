@@ -15,7 +15,6 @@ namespace {
 
 constexpr Duration kTick = milliseconds(500);
 constexpr Duration kCollectEvery = seconds(60);
-constexpr Duration kRelayWait = seconds(10);
 
 // What tells messages of one kind apart, for the trace.
 uint64_t number_of(const proto::Message& message) {
@@ -56,9 +55,12 @@ BrokerHost::BrokerHost(World& world, Network& network, SimStore& store, SimBlobs
       store_(store),
       blobs_(blobs),
       checkers_(checkers),
-      specs_(specs),
       options_(std::move(options)),
-      draw_(seed, 0x62726f6b) {}
+      draw_(seed, 0x62726f6b),
+      relay_(world, network),
+      planner_(world, blobs, specs, draw_,
+               {.by_pace = options_.plans_by_pace, .copy_rate = options_.broker.run.copy_rate}),
+      bugs_(options_.bug) {}
 
 NodeId BrokerHost::node_of(const PeerId& key) const {
   const auto at = std::find_if(keys_.begin(), keys_.end(), [&](const auto& e) { return e.second == key; });
@@ -69,29 +71,18 @@ broker::Now BrokerHost::now() const {
   return {world_.now(), unix_offset_ms_ + world_.now().time_since_epoch() / milliseconds(1)};
 }
 
-void BrokerHost::run(std::function<void()> action) {
-  if (frozen_)
-    backlog_.push_back(std::move(action));
-  else
-    action();
-}
-
 void BrokerHost::serve(std::function<void()> action) {
-  run([this, life = life_, action = std::move(action)] {
-    if (life == life_ && core_) action();
-  });
+  if (core_) process_.run(std::move(action));
 }
 
 void BrokerHost::start() {
-  ++life_;
-  world_.note(What::BrokerStarts, life_);
+  process_.begin();
+  world_.note(What::BrokerStarts, process_.life());
   blobs_.wipe_transient();
   core_ = std::make_unique<broker::Broker>(options_.broker, *store_.load());
   checkers_.on_broker_started();
   network_.set_acceptor(0, [this](Line line, Network::Accepted accepted) {
-    run([this, line, accepted, life = life_] {
-      if (life == life_ && core_) accept(line, accepted);
-    });
+    if (core_) process_.run([this, line, accepted] { accept(line, accepted); });
   });
   tick();
 }
@@ -104,30 +95,26 @@ void BrokerHost::crash() {
     kept = true;
     if (store_.append(turn_.to_append())) checkers_.on_durable(turn_.to_append());
   }
-  world_.note(What::BrokerCrashes, life_, kept);
-  ++life_;
+  world_.note(What::BrokerCrashes, process_.life(), kept);
+  process_.end();
   core_.reset();
-  frozen_ = false;
   crashed_ = nullptr;
-  backlog_.clear();
   inbox_.clear();
   turn_ = {};
-  spoken_.clear();
   committing_ = turn_scheduled_ = false;
   clients_.clear();
   feeds_.clear();
-  tickets_.clear();
-  for (auto& [ticket, relayed] : std::exchange(waiting_, {})) relayed.joined(std::nullopt);
-  planner_free_ = {};
-  resumed_.clear();
-  added_.clear();
+  relay_.end();
+  planner_.end();
+  bugs_.end();
   network_.drop_node(0, /*silent=*/false);
 }
 
 void BrokerHost::freeze(bool frozen) {
-  frozen_ = frozen;
-  if (frozen) return;
-  for (auto& action : std::exchange(backlog_, {})) action();
+  if (frozen)
+    process_.freeze();
+  else
+    process_.thaw();
 }
 
 void BrokerHost::set_disk_full(bool full) {
@@ -138,20 +125,18 @@ void BrokerHost::set_disk_full(bool full) {
 void BrokerHost::accept(Line line, Network::Accepted accepted) {
   const ConnectionId id = next_connection_++;
   clients_[id] = {line, false};
-  line.listen({.on_packet =
-                   [this, id, life = life_](const Packet& packet) {
-                     run([this, id, life, packet] {
-                       if (life == life_) on_packet(id, packet);
-                     });
-                   },
-               .on_lost =
-                   [this, id, life = life_](const Error& error) {
-                     run([this, id, life, reason = error.message] {
-                       if (life != life_ || clients_.erase(id) == 0) return;
-                       checkers_.on_connection_ended(id);
-                       enqueue(broker::Disconnected{id, reason});
-                     });
-                   }});
+  const auto guarded = process_.guard();
+  line.listen(
+      {.on_packet = [this, id, guarded](
+                        const Packet& packet) { guarded([this, id, packet] { on_packet(id, packet); }); },
+       .on_lost =
+           [this, id, guarded](const Error& error) {
+             guarded([this, id, reason = error.message] {
+               if (clients_.erase(id) == 0) return;
+               checkers_.on_connection_ended(id);
+               enqueue(broker::Disconnected{id, reason});
+             });
+           }});
   accepted();
 }
 
@@ -183,12 +168,13 @@ void BrokerHost::enqueue(broker::Event event) {
   inbox_.push_back(std::move(event));
   if (turn_scheduled_ || committing_) return;
   turn_scheduled_ = true;
-  world_.after(Duration{}, [this, life = life_] {
-    if (life == life_)
-      run([this, life] {
-        if (life == life_ && core_) turn();
-      });
-  });
+  world_.after(Duration{}, [this, guarded = process_.guard()] { guarded([this] { turn(); }); });
+}
+
+BrokerPlanner::Done BrokerHost::enqueued() {
+  return [this, guarded = process_.guard()](broker::Event event) {
+    guarded([this, event = std::move(event)] { enqueue(event); });
+  };
 }
 
 void BrokerHost::tick() {
@@ -199,12 +185,7 @@ void BrokerHost::tick() {
     kept.merge(store_.blobs_of_ended(0).value());
     blobs_.collect(kept, world_.now());
   }
-  world_.after(kTick, [this, life = life_] {
-    if (life == life_)
-      run([this, life] {
-        if (life == life_ && core_) tick();
-      });
-  });
+  world_.after(kTick, [this, guarded = process_.guard()] { guarded([this] { tick(); }); });
 }
 
 void BrokerHost::step(const broker::Event& event) {
@@ -216,9 +197,7 @@ void BrokerHost::step(const broker::Event& event) {
     for (const broker::Effect& effect : effects.effects)
       if (const auto* peers = std::get_if<broker::PublishPeers>(&effect))
         checkers_.on_peers_published(peers->peers, seconds(10));
-  if (options_.bug == Bug::EffectsBeforeDurable)
-    for (const broker::Effect& effect : effects.effects)
-      if (const auto* message = std::get_if<broker::Send>(&effect)) spoken_.push_back(*message);
+  bugs_.note(effects.effects);
   turn_.add(event, std::move(effects));
 }
 
@@ -242,22 +221,21 @@ void BrokerHost::commit() {
   if (turn_.to_append().empty()) return finish_turn();
   committing_ = true;
   // Spoken at once; written when the disk gets to it.
-  for (const broker::Send& message : spoken_) send(message);
+  for (const broker::Send& message : bugs_.said_early()) send(message);
   const Duration time = append_time();
   world_.note(What::Append, turn_.to_append().size(), static_cast<uint64_t>(time.count()));
-  world_.after(time, [this, life = life_] { append(life); });
+  world_.after(time, [this, guarded = process_.guard()] { guarded([this] { append(); }); });
   if (!crashed_) return;
   world_.after(draw_.between(Duration{}, time),
-               [this, life = life_, crashed = std::exchange(crashed_, nullptr)] {
-                 if (life != life_) return;
+               [this, life = process_.life(), crashed = std::exchange(crashed_, nullptr)] {
+                 if (life != process_.life()) return;
                  crash();
                  crashed();
                });
 }
 
-void BrokerHost::append(uint64_t life) {
-  if (life != life_) return;
-  if (frozen_) return backlog_.push_back([this, life] { append(life); });
+void BrokerHost::append() {
+  const uint64_t life = process_.life();
   const std::span<const broker::Record> records = turn_.to_append();
   const Status durable = store_.append(records);
   const bool forgets = !durable && options_.bug == Bug::DiskFullForgets;
@@ -269,19 +247,20 @@ void BrokerHost::append(uint64_t life) {
       break;
     case broker::Turn::Verdict::Waits:
       world_.note(What::AppendRefused, records.size());
-      return world_.after(broker::kDiskFullRetry, [this, life] { append(life); });
+      return world_.after(broker::kDiskFullRetry,
+                          [this, guarded = process_.guard()] { guarded([this] { append(); }); });
     case broker::Turn::Verdict::Ends:
       return world_.fail("the store is broken: " + durable.error().message);
   }
-  if (!turn_.to_append().empty()) return append(life);
+  if (!turn_.to_append().empty()) return append();
   committing_ = false;
   finish_turn();
-  if (!inbox_.empty() && life == life_) turn();
+  if (!inbox_.empty() && life == process_.life()) turn();
 }
 
 void BrokerHost::finish_turn() {
   broker::Turn::Done done = turn_.finish();
-  const bool spoken = !std::exchange(spoken_, {}).empty() && !done.records.empty();
+  const bool spoken = bugs_.end_turn() && !done.records.empty();
   for (broker::Turn::Part& part : done.parts) {
     if (part.is_refused && part.sender) close(*part.sender);
     if (part.is_refused) continue;
@@ -298,28 +277,21 @@ void BrokerHost::carry_out(broker::Effect& effect) {
           [&](broker::Close& e) { close(e.connection); },
           [&](broker::CloseAll&) {},
           [&](broker::CheckSubmission& e) {
-            world_.after(draw_.between(milliseconds(1), milliseconds(50)), [this, life = life_, e] {
-              if (life != life_) return;
-              run([this, life, e] {
-                if (life == life_) enqueue(broker::SubmissionChecked{e.connection, e.submission, {}});
-              });
+            world_.after(draw_.between(milliseconds(1), milliseconds(50)), [done = enqueued(), e] {
+              done(broker::SubmissionChecked{e.connection, e.submission, {}});
             });
           },
-          [&](broker::StartPlanning& e) { plan(std::move(e)); },
-          [&](broker::Reconsider& e) { reconsider(std::move(e)); },
+          [&](broker::StartPlanning& e) {
+            bugs_.mistake(e);
+            planner_.plan(std::move(e), enqueued());
+          },
+          [&](broker::Reconsider& e) { planner_.reconsider(std::move(e), enqueued()); },
           [&](broker::OpenFeed& e) {
-            feeds_[e.job] = {e.data_key, options_.bug == Bug::DataShifted && plans_[e.job] >= 1};
+            feeds_[e.job] = {e.data_key, bugs_.shifts(e.job)};
           },
           [&](broker::CloseFeed& e) { feeds_.erase(e.job); },
-          [&](broker::GrantRelay& e) { tickets_.insert(e.ticket); },
-          [&](broker::RevokeRelay& e) {
-            tickets_.erase(e.ticket);
-            if (const auto at = waiting_.find(e.ticket); at != waiting_.end()) {
-              const Joined joined = std::move(at->second.joined);
-              waiting_.erase(at);
-              joined(std::nullopt);
-            }
-          },
+          [&](broker::GrantRelay& e) { relay_.grant(e.ticket); },
+          [&](broker::RevokeRelay& e) { relay_.revoke(e.ticket); },
           [&](broker::ForgetJob&) {},
           [&](broker::AnswerFromStore& e) {
             send({e.connection, std::make_shared<const proto::Message>(answer_from_store(store_, e))});
@@ -360,37 +332,13 @@ void BrokerHost::close(ConnectionId connection) {
 void BrokerHost::send(const broker::Send& effect) {
   const auto client = clients_.find(effect.connection);
   if (client == clients_.end()) return;
-  std::shared_ptr<const proto::Message> message = effect.message;
-  const PeerId& key = keys_.at(client->second.line.other());
-  if (std::holds_alternative<proto::AssignStage>(*message))
-    ++plans_[std::get<proto::AssignStage>(*message).run];
-  if (options_.bug != Bug::None) {
-    if (std::holds_alternative<proto::ResumeStage>(*message)) resumed_.insert(effect.connection);
-    if (const auto* norm = std::get_if<proto::GradientNorm>(message.get());
-        norm != nullptr && options_.bug == Bug::WrongNorm) {
-      const auto run = std::pair(norm->run, norm->plan_version);
-      auto wrong = *norm;
-      if (const auto last = last_norm_.find({norm->run, norm->plan_version}); last != last_norm_.end())
-        wrong.norm = last->second;
-      last_norm_[run] = norm->norm;
-      message = std::make_shared<const proto::Message>(wrong);
-    }
-    if (const auto* command = std::get_if<proto::Command>(message.get());
-        command != nullptr && options_.bug == Bug::CommandTwice) {
-      auto copy = *command;
-      copy.sequence += added_[effect.connection];
-      message = std::make_shared<const proto::Message>(copy);
-      if (resumed_.erase(effect.connection) != 0) {
-        checkers_.on_sent(key, effect.connection, *message);
-        client->second.line.send({.message = message});
-        ++added_[effect.connection];
-        ++copy.sequence;
-        message = std::make_shared<const proto::Message>(copy);
-      }
-    }
+  const Line& line = client->second.line;
+  const PeerId& key = keys_.at(line.other());
+  for (const Packet& packet : bugs_.say(
+           effect.connection, {.message = effect.message, .tensor = {}, .size = size_of(*effect.message)})) {
+    checkers_.on_sent(key, effect.connection, *packet.message);
+    line.send(packet);
   }
-  checkers_.on_sent(key, effect.connection, *message);
-  client->second.line.send({.message = message, .tensor = {}, .size = size_of(*message)});
 }
 
 Result<int64_t> BrokerHost::blob_size(const Digest& blob) const {
@@ -425,32 +373,8 @@ Result<uint64_t> BrokerHost::microbatch(proto::JobNumber job, const proto::Secre
   return position;
 }
 
-void BrokerHost::relay(NodeId from, const proto::Secret& ticket, Joined joined) {
-  if (!tickets_.contains(ticket)) return joined(std::nullopt);
-  const auto other = waiting_.find(ticket);
-  if (other != waiting_.end() && other->second.node != from) {
-    const Relayed first = std::move(other->second);
-    waiting_.erase(other);
-    const auto [a, b] = network_.join_by_relay(first.node, from);
-    first.joined(a);
-    joined(b);
-    return;
-  }
-  if (other != waiting_.end()) {
-    const Joined before = std::move(other->second.joined);
-    waiting_.erase(other);
-    before(std::nullopt);
-  }
-  const uint64_t number = ++relays_;
-  waiting_[ticket] = {from, std::move(joined), number};
-  world_.after(kRelayWait, [this, ticket, number, life = life_] {
-    const auto at = waiting_.find(ticket);
-    if (life != life_ || at == waiting_.end() || at->second.number != number) return;
-    const Joined call = std::move(at->second.joined);
-    waiting_.erase(at);
-    call(std::nullopt);
-  });
-  enqueue(broker::RelayWaiting{ticket});
+void BrokerHost::relay(NodeId from, const proto::Secret& ticket, Relay::Joined joined) {
+  if (relay_.come(from, ticket, std::move(joined))) enqueue(broker::RelayWaiting{ticket});
 }
 
 }  // namespace weft::sim

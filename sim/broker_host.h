@@ -9,10 +9,14 @@
 
 #include "broker/broker.h"
 #include "broker/turn.h"
+#include "sim/broker_bugs.h"
+#include "sim/broker_planner.h"
 #include "sim/bugs.h"
 #include "sim/checkers.h"
 #include "sim/disk.h"
 #include "sim/network.h"
+#include "sim/process.h"
+#include "sim/relay.h"
 
 namespace weft::sim {
 
@@ -22,9 +26,7 @@ class BrokerHost {
     broker::BrokerOptions broker;
     Duration append_low = std::chrono::microseconds(100), append_high = std::chrono::milliseconds(5);
     Bug bug = Bug::None;
-    // Of candidates those with whom a step takes least, and a run that goes on moves where they are others;
-    // else the first ones, and it moves by chance.
-    bool plans_by_pace = false;
+    bool plans_by_pace = false;  // BrokerPlanner::Options::by_pace
   };
   BrokerHost(World& world, Network& network, SimStore& store, SimBlobs& blobs, Checkers& checkers,
              const std::vector<JobSpec>& specs, Options options, uint64_t seed);
@@ -35,12 +37,12 @@ class BrokerHost {
   void crash_in_append(std::function<void()> crashed) { crashed_ = std::move(crashed); }
   bool alive() const { return core_ != nullptr; }
   void freeze(bool frozen);
-  bool frozen() const { return frozen_; }
+  bool frozen() const { return process_.frozen(); }
   void set_slow_disk(bool slow) { slow_disk_ = slow; }
   void set_disk_full(bool full);
-  void stop_moves_by_chance() { moves_by_chance_ = false; }
+  void stop_moves_by_chance() { planner_.stop_moves_by_chance(); }
   void jump_clock(int64_t ms) { unix_offset_ms_ += ms; }
-  uint64_t life() const { return life_; }
+  uint64_t life() const { return process_.life(); }
 
   // What its process does for somebody: now, or when it is thawed. Not at all when it dies before.
   void serve(std::function<void()> action);
@@ -54,8 +56,7 @@ class BrokerHost {
                               uint32_t microbatch) const;
   // Takes the side of a relayed link that comes with a ticket. Called with nothing when it is not granted or
   // the other does not come.
-  using Joined = std::function<void(std::optional<Line>)>;
-  void relay(NodeId from, const proto::Secret& ticket, Joined joined);
+  void relay(NodeId from, const proto::Secret& ticket, Relay::Joined joined);
 
   // Every process that knows a peer's key.
   void set_key(NodeId node, const PeerId& key) { keys_[node] = key; }
@@ -67,14 +68,12 @@ class BrokerHost {
     Line line;
     bool introduced = false;
   };
-  struct Relayed {
-    NodeId node = 0;
-    Joined joined;
-    uint64_t number = 0;
+  struct Feed {
+    proto::Secret key{};
+    bool shifted = false;
   };
 
   broker::Now now() const;
-  void run(std::function<void()> action);  // now, or when it is thawed
   void accept(Line line, Network::Accepted accepted);
   void on_packet(broker::ConnectionId id, const Packet& packet);
   void enqueue(broker::Event event);
@@ -82,16 +81,12 @@ class BrokerHost {
   void tick();
   void step(const broker::Event& event);
   void commit();
-  void append(uint64_t life);
+  void append();
   void finish_turn();
   void carry_out(broker::Effect& effect);
   void close(broker::ConnectionId connection);
   void send(const broker::Send& effect);
-  void plan(broker::StartPlanning request);
-  void reconsider(broker::Reconsider request);
-  Result<broker::Reconsidered::Other> compare(uint32_t index, const broker::Reconsider& request,
-                                              uint64_t turn, uint64_t secret) const;
-  Status make_initial_values(const broker::PlannedRun& run, const JobSpec& spec);
+  BrokerPlanner::Done enqueued();  // on this life's queue
   Duration append_time();
 
   World& world_;
@@ -99,38 +94,25 @@ class BrokerHost {
   SimStore& store_;
   SimBlobs& blobs_;
   Checkers& checkers_;
-  const std::vector<JobSpec>& specs_;
   Options options_;
   Draw draw_;
   std::map<NodeId, PeerId> keys_;
 
   std::unique_ptr<broker::Broker> core_;
-  uint64_t life_ = 0;
-  bool frozen_ = false, slow_disk_ = false, moves_by_chance_ = true;
+  Process process_;
+  bool slow_disk_ = false;
   std::function<void()> crashed_;
-  std::vector<std::function<void()>> backlog_;
   std::deque<broker::Event> inbox_;
   broker::Turn turn_;
   bool committing_ = false, turn_scheduled_ = false;
   std::map<broker::ConnectionId, Client> clients_;
   broker::ConnectionId next_connection_ = 1;
-  struct Feed {
-    proto::Secret key{};
-    bool shifted = false;
-  };
   std::map<proto::JobNumber, Feed> feeds_;
-  std::set<proto::Secret> tickets_;
-  std::map<proto::Secret, Relayed> waiting_;
-  uint64_t relays_ = 0;
-  Instant planner_free_{}, next_collection_{}, ticked_{};
+  Relay relay_;
+  BrokerPlanner planner_;
+  Instant next_collection_{}, ticked_{};
   int64_t unix_offset_ms_ = 1'700'000'000'000;
-  // Bugs
-  std::vector<broker::Send> spoken_;  // of the turn: before it is durable
-  std::map<proto::JobNumber, broker::CheckpointCommitted> last_point_;
-  std::set<broker::ConnectionId> resumed_;
-  std::map<broker::ConnectionId, uint64_t> added_;
-  std::map<std::pair<proto::JobNumber, proto::PlanVersion>, double> last_norm_;
-  std::map<proto::JobNumber, uint64_t> plans_;
+  BrokerBugs bugs_;
 };
 
 }  // namespace weft::sim

@@ -21,35 +21,21 @@ PeerHost::PeerHost(World& world, Network& network, BrokerHost& broker, Checkers&
       checkers_(checkers),
       options_(std::move(options)),
       draw_(seed, 0x70656572 + options_.node),
-      find_host_(std::move(find_host)) {}
+      find_host_(std::move(find_host)),
+      transfers_(world, network, broker, process_, draw_, options_.node) {}
 
 void PeerHost::run(std::function<void()> action) {
-  if (!machine_) return;
-  if (frozen_)
-    backlog_.push_back([this, life = life_, action = std::move(action)] {
-      if (life == life_) action();
-    });
-  else
-    action();
+  if (machine_) process_.run(std::move(action));
 }
 
 void PeerHost::later(Duration delay, std::function<void()> action) {
-  world_.after(delay, [this, life = life_, action = std::move(action)]() mutable {
-    if (life == life_) run(std::move(action));
-  });
-}
-
-std::function<void(std::function<void()>)> PeerHost::guard_of_life() {
-  return [this, life = life_](std::function<void()> action) {
-    if (life == life_) run(std::move(action));
-  };
+  world_.after(delay, [guarded = process_.guard(), action = std::move(action)] { guarded(action); });
 }
 
 void PeerHost::start() {
   if (machine_) return;
-  ++life_;
-  world_.note(What::PeerStarts, options_.node, life_);
-  frozen_ = false;
+  process_.begin();
+  world_.note(What::PeerStarts, options_.node, process_.life());
   network_.set_silent(options_.node, false);
   broker_.set_key(options_.node, options_.key);
   peer::PeerOptions options;
@@ -70,39 +56,37 @@ void PeerHost::start() {
   hello.device = device;
   machine_ = std::make_unique<peer::Peer>(options);
   network_.set_acceptor(options_.node,
-                        [this, guarded = guard_of_life()](Line line, Network::Accepted accepted) {
+                        [this, guarded = process_.guard()](Line line, Network::Accepted accepted) {
                           guarded([this, line, accepted] { accept(line, accepted); });
                         });
   wake_at_ = Instant::max();
-  compute_free_ = up_free_ = down_free_ = rate_up_free_ = rate_down_free_ = world_.now();
+  device_.begin(world_.now());
+  transfers_.begin();
   act(machine_->start(world_.now()));
 }
 
 void PeerHost::crash(bool silent) {
   if (!machine_) return;
   world_.note(What::PeerCrashes, options_.node, silent);
-  ++life_;
+  process_.end();
   machine_.reset();
   retire_links();
   stage_.reset();
   line_ = {};
-  frozen_ = false;
-  backlog_.clear();
   arrivals_.clear();
-  tensors_.clear();
-  data_.clear();
+  microbatches_.clear();
   blobs_.clear();
-  fetching_.clear();
   ++connection_;
   network_.drop_node(options_.node, silent);
   if (silent) network_.set_silent(options_.node, true);
 }
 
 void PeerHost::freeze(bool frozen) {
-  if (!machine_ || frozen_ == frozen) return;
-  frozen_ = frozen;
-  if (frozen) return;
-  for (auto& action : std::exchange(backlog_, {})) action();
+  if (!machine_ || process_.frozen() == frozen) return;
+  if (frozen)
+    process_.freeze();
+  else
+    process_.thaw();
 }
 
 // The next that is asked of it says so.
@@ -121,7 +105,7 @@ void PeerHost::move() {
   ++address_;
   network_.drop_node(options_.node, /*silent=*/true);
   network_.set_acceptor(options_.node,
-                        [this, guarded = guard_of_life()](Line line, Network::Accepted accepted) {
+                        [this, guarded = process_.guard()](Line line, Network::Accepted accepted) {
                           guarded([this, line, accepted] { accept(line, accepted); });
                         });
   // Its own kernel notices: the network went away.
@@ -135,9 +119,9 @@ void PeerHost::move() {
 
 // Carries out what the machine wants, then sees when it wants to be woken.
 void PeerHost::act(Effects effects) {
-  const uint64_t life = life_;
+  const uint64_t life = process_.life();
   for (peer::PeerEffect& effect : effects) {
-    if (life != life_) return;
+    if (life != process_.life()) return;
     std::visit(
         Overloaded{
             [&](peer::ConnectToBroker&) { connect(); },
@@ -157,10 +141,7 @@ void PeerHost::act(Effects effects) {
             [&](peer::OpenLinks& e) { open_links(e); },
             [&](peer::CloseLinks&) {
               retire_links();
-              if (options_.bug != Bug::StaleTensors) {
-                tensors_.clear();
-                data_.clear();
-              }
+              if (options_.bug != Bug::StaleTensors) microbatches_.clear();
             },
             [&](peer::InviteLink& e) {
               if (stage_ && stage_->links) stage_->links->invite(e.ticket);
@@ -168,41 +149,38 @@ void PeerHost::act(Effects effects) {
             [&](peer::Probe& e) { probe(e.link); },
             [&](peer::FetchBlob& e) { fetch_blob(e); },
             [&](peer::ForgetBlobs& e) {
-              for (const Digest& blob : e.blobs) blobs_.erase(blob);
+              for (const Digest& blob : e.blobs) blobs_.drop(blob);
             },
             [&](peer::MakeRunner& e) { make_runner(e); },
             [&](peer::DropRunner&) {
               if (stage_) stage_->runner.reset();
               // Its uploads that have not begun are given up (BulkTransfers::cancel_puts).
-              rate_up_free_ = std::min(rate_up_free_, world_.now());
+              transfers_.give_up_uploads();
             },
             [&](peer::ParkRunner&) {},
             [&](peer::TakeRunner&) {},
             [&](peer::AskDevice&) {
-              later(std::max(compute_free_ - world_.now(), Duration{}),
+              later(std::max(device_.free() - world_.now(), Duration{}),
                     [this] { act(machine_->on_device(world_.now(), {})); });
             },
             [&](peer::RunTask& e) { run_task(e); },
             [&](peer::PassRequest&) {},  // nothing is served here
             [&](peer::FetchData& e) { fetch_data(e); },
             [&](peer::DropMicrobatches& e) {
-              for (const auto& key : e.keys) {
-                tensors_.erase(key);
-                data_.erase(key);
-              }
+              for (const auto& key : e.keys) microbatches_.drop(key);
             },
             [&](peer::OfferBlobs& e) { offer(e); },
             [&](peer::UploadBlob& e) { upload(e); },
         },
         effect);
   }
-  if (life != life_ || !machine_) return;
+  if (life != process_.life() || !machine_) return;
   if (++events_ % 64 == 0) check_memory();
   const auto next = machine_->next_deadline(world_.now());
   if (!next || *next >= wake_at_) return;
   wake_at_ = std::max(*next, world_.now() + microseconds(1));
-  world_.at(wake_at_, [this, life = life_, wake = ++wakes_] {
-    if (life == life_ && wake == wakes_) run([this] { this->wake(); });
+  world_.at(wake_at_, [this, guarded = process_.guard(), wake = ++wakes_] {
+    if (wake == wakes_) guarded([this] { this->wake(); });
   });
 }
 
@@ -214,15 +192,14 @@ void PeerHost::wake() {
 void PeerHost::check_memory() {
   const auto held = machine_->held();
   checkers_.on_peer_memory(held.size());
-  if (blobs_.size() != held.size()) {
-    if (blobs_.size() > held.size())
+  if (blobs_.count() != held.size()) {
+    if (blobs_.count() > held.size())
       return world_.fail("peer " + std::to_string(options_.node) + "'s shell holds " +
-                         std::to_string(blobs_.size()) + " blobs, its machine knows of " +
+                         std::to_string(blobs_.count()) + " blobs, its machine knows of " +
                          std::to_string(held.size()));
   }
   for (const Digest& blob : held)
-    if (!blobs_.contains(blob))
-      return world_.fail("a peer's machine counts on a blob that its shell has not");
+    if (!blobs_.has(blob)) return world_.fail("a peer's machine counts on a blob that its shell has not");
 }
 
 // ---- the broker
@@ -230,7 +207,7 @@ void PeerHost::check_memory() {
 void PeerHost::connect() {
   const uint64_t attempt = ++connection_;
   network_.dial(options_.node, 0, kConnectDeadline,
-                [this, attempt, guarded = guard_of_life()](Result<Line> result) {
+                [this, attempt, guarded = process_.guard()](Result<Line> result) {
                   guarded([this, attempt, result] {
                     if (attempt != connection_) {
                       if (result) result->close();
@@ -242,7 +219,7 @@ void PeerHost::connect() {
                     }
                     world_.note(What::Connected, options_.node);
                     line_ = *result;
-                    const auto inner = guard_of_life();
+                    const auto inner = process_.guard();
                     line_.listen({.on_packet =
                                       [this, attempt, inner](const Packet& packet) {
                                         inner([this, attempt, packet] {
@@ -287,7 +264,7 @@ void PeerHost::tell(const proto::Message& message) {
   proto::Message truth = message;
   if (auto* report = std::get_if<proto::StepReport>(&truth)) {
     checkers_.on_step_report(*report);
-    if (report->updated) *report = with_timings(*report);
+    if (report->updated) timings_.tell(*report);
   }
   if (options_.liar) {
     for (const auto& said : options_.liar->say(truth, machine_->assignment().get())) tell_line(said);
@@ -305,25 +282,9 @@ void PeerHost::tell_line(const proto::Message& message) {
 }
 
 void PeerHost::come_back() {
-  world_.after(draw_.between(seconds(1), seconds(20)), [this, life = life_] {
-    if (life == life_) start();
+  world_.after(draw_.between(seconds(1), seconds(20)), [this, life = process_.life()] {
+    if (life == process_.life()) start();
   });
-}
-
-// As the links of a real peer see it: how long a large tensor took to come, when nothing else was on the way.
-proto::StepReport PeerHost::with_timings(proto::StepReport report) {
-  for (auto& [seat, timed] : std::exchange(timed_, {})) {
-    const auto use = std::find_if(report.links.begin(), report.links.end(),
-                                  [seat = seat](const proto::LinkUse& link) { return link.seat == seat; });
-    if (use == report.links.end()) {
-      report.links.push_back(timed);
-      continue;
-    }
-    use->bytes_timed = timed.bytes_timed;
-    use->seconds_timed = timed.seconds_timed;
-    use->fastest_bytes_per_second = timed.fastest_bytes_per_second;
-  }
-  return report;
 }
 
 }  // namespace weft::sim

@@ -2,16 +2,16 @@
 // does with sockets and threads, on the virtual clock.
 #pragma once
 
-#include <deque>
-#include <map>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "peer/machine/peer.h"
 #include "sim/broker_host.h"
 #include "sim/liars.h"
 #include "sim/links.h"
+#include "sim/peer_line.h"
+#include "sim/peer_memory.h"
+#include "sim/process.h"
 #include "sim/runner.h"
 
 namespace weft::sim {
@@ -40,19 +40,17 @@ class PeerHost {
   void drain();
   void lose_device();
   // What it is given from now on waits for so long.
-  void hang_device(Duration duration) {
-    hangs_until_ = compute_free_ = std::max(compute_free_, world_.now()) + duration;
-  }
-  bool hangs() const { return hangs_until_ > world_.now(); }
+  void hang_device(Duration duration) { device_.hang(world_.now(), duration); }
+  bool hangs() const { return device_.hangs(world_.now()); }
   // From now on, whenever it has left.
   void return_always() { returns_always_ = true; }
   // It comes back under another address: its connections are dead, and its old address is nobody's.
   void move();
   void set_speed(uint64_t speed) { options_.speed = speed; }
-  void set_transfers_fail(bool fail) { transfers_fail_ = fail; }
+  void set_transfers_fail(bool fail) { transfers_.set_fails(fail); }
 
   bool alive() const { return machine_ != nullptr; }
-  bool frozen() const { return frozen_; }
+  bool frozen() const { return process_.frozen(); }
   bool holds_stage() const { return machine_ && machine_->assignment() != nullptr; }
   NodeId node() const { return options_.node; }
   const Options& options() const { return options_; }
@@ -67,14 +65,15 @@ class PeerHost {
     std::unique_ptr<LinkSet> links;
     std::shared_ptr<HashRunner> runner;
   };
-  struct Arrived {
-    uint64_t value = 0;
-    proto::TensorHeader header;
+  struct Waiting {
+    Line line;
+    NodeId from = 0;
+    proto::LinkHello hello;
+    Instant since{};
   };
 
   void run(std::function<void()> action);  // now, or when it is thawed; not after this life
   void later(Duration delay, std::function<void()> action);
-  std::function<void(std::function<void()>)> guard_of_life();
   void act(Effects effects);
   void wake();
   void tick_links(uint64_t generation);
@@ -85,7 +84,6 @@ class PeerHost {
   void tell(const proto::Message& message);
   void tell_line(const proto::Message& message);
   void come_back();
-  proto::StepReport with_timings(proto::StepReport report);
   void accept(Line line, Network::Accepted accepted);
   PeerId key_of(NodeId node) const;
   // As peers advertise it: the node, and how often it has moved.
@@ -105,16 +103,8 @@ class PeerHost {
   void upload(const peer::UploadBlob& effect);
   void fetch_from_peer(const peer::FetchBlob& effect, std::function<void(const Status&)> done);
   void give(const peer::FetchBlob& effect, NodeId to, std::function<void(const Status&)> done);
+  void note_timing(const plan::Seat& from, const proto::TensorHeader& header);
   void check_memory();
-
-  // A request of so many bytes to the broker; `serve` runs there and says how many bytes answer it; `done`
-  // runs here.
-  struct Answer {
-    Status status{};
-    int64_t bytes = 100;
-  };
-  void request(int64_t bytes, uint64_t rate, std::function<Answer()> serve,
-               std::function<void(const Status&)> done);
 
   World& world_;
   Network& network_;
@@ -125,36 +115,22 @@ class PeerHost {
   FindHost find_host_;
 
   std::unique_ptr<peer::Peer> machine_;
-  uint64_t life_ = 0;
-  bool frozen_ = false, transfers_fail_ = false;
+  Process process_;
   uint32_t address_ = 0;
-  std::vector<std::function<void()>> backlog_;
   Instant wake_at_ = Instant::max();
   uint64_t wakes_ = 0;
   uint64_t connection_ = 0;  // counts attempts and connections: older ones are dropped
   Line line_;
   bool report_to_drop_ = false;
   std::optional<Stage> stage_;
-  struct Waiting {
-    Line line;
-    NodeId from = 0;
-    proto::LinkHello hello;
-    Instant since{};
-  };
   std::vector<Waiting> arrivals_;
-  std::map<peer::MicrobatchKey, std::map<uint32_t, Arrived>> tensors_;
-  std::map<peer::MicrobatchKey, uint64_t> data_;
-  std::map<plan::Seat, proto::LinkUse> timed_;  // since the last report of a step
-  struct DigestHash {
-    size_t operator()(const Digest& digest) const { return value_of(digest); }
-  };
-  std::unordered_map<Digest, int64_t, DigestHash> blobs_;      // size; never walked through
-  std::unordered_map<Digest, uint64_t, DigestHash> fetching_;  // the request's number; never walked through
-  uint64_t requests_ = 0, events_ = 0, probes_ = 0;
-  Instant compute_free_{}, up_free_{}, down_free_{}, rate_up_free_{}, rate_down_free_{};
-  Instant hangs_until_{};
+  Microbatches microbatches_;
+  LinkTimings timings_;
+  PeerBlobs blobs_;
+  PeerLine transfers_;
+  SimDevice device_;
+  uint64_t events_ = 0, probes_ = 0;
   bool returns_always_ = false;
-  uint64_t served_by_ = 0;  // the broker's life that transfers go to
 };
 
 }  // namespace weft::sim

@@ -16,7 +16,7 @@ void PeerHost::accept(Line line, Network::Accepted accepted) {
   const NodeId from = line.other();
   line.listen(
       {.on_packet =
-           [this, line, from, guarded = guard_of_life()](const Packet& packet) {
+           [this, line, from, guarded = process_.guard()](const Packet& packet) {
              guarded([this, line, from, packet] {
                const auto* hello =
                    packet.message ? std::get_if<proto::LinkHello>(packet.message.get()) : nullptr;
@@ -53,7 +53,7 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
     stage_ = Stage{effect.generation, effect.assignment, nullptr, nullptr};
   }
   const uint64_t generation = effect.generation;
-  const auto guarded = [this, generation, life = guard_of_life()](std::function<void()> action) {
+  const auto guarded = [this, generation, life = process_.guard()](std::function<void()> action) {
     life([this, generation, action = std::move(action)] {
       if (stage_ && stage_->generation == generation && stage_->links) action();
     });
@@ -153,6 +153,14 @@ void PeerHost::tick_links(uint64_t generation) {
   });
 }
 
+void PeerHost::note_timing(const plan::Seat& from, const proto::TensorHeader& header) {
+  const int64_t bytes = proto::payload_bytes(header.spec, header.codec).value;
+  if (bytes < kTimedSizeMin) return;
+  for (const proto::LinkRoute& route : stage_->assignment->links)
+    if (route.seat == from)
+      timings_.note(from, bytes, network_.flow_rate(broker_.node_of(route.peer), options_.node));
+}
+
 void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet,
                          bool again) {
   world_.note(What::Tensor, options_.node, packet.header.edge,
@@ -164,35 +172,17 @@ void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const Tens
               "edge " + std::to_string(packet.header.edge) + ": a value is not finite"}));
   bool accepted = false;
   if (again) {
-    const auto microbatch =
-        tensors_.find({packet.header.program, packet.header.step, packet.header.microbatch});
-    if (microbatch == tensors_.end()) return;
-    for (auto& [receive, arrived] : microbatch->second)
-      if (arrived.header == packet.header) arrived.value = mix(arrived.value, packet.value);
-    return;
+    return microbatches_.add_again(packet);
   }
-  if (const int64_t bytes = proto::payload_bytes(packet.header.spec, packet.header.codec).value;
-      bytes >= kTimedSizeMin && stage_)
-    for (const proto::LinkRoute& route : stage_->assignment->links)
-      if (route.seat == from) {
-        const double rate = network_.flow_rate(broker_.node_of(route.peer), options_.node);
-        proto::LinkUse& timed = timed_[from];
-        timed.seat = from;
-        timed.bytes_timed += static_cast<uint64_t>(bytes);
-        timed.seconds_timed += static_cast<double>(bytes) / rate;
-        timed.fastest_bytes_per_second = std::max(timed.fastest_bytes_per_second, rate);
-      }
+  if (stage_) note_timing(from, packet.header);
   Effects effects = machine_->on_tensor(world_.now(), generation, from, packet.header, accepted);
   if (accepted && stage_) {
-    const peer::MicrobatchKey key{packet.header.program, packet.header.step, packet.header.microbatch};
     for (const proto::StageProgram& program : stage_->assignment->programs) {
       if (program.kind != packet.header.program) continue;
       for (uint32_t r = 0; r < program.receives.size(); ++r)
-        if (program.receives[r].edge == packet.header.edge) {
-          Arrived& arrived = tensors_[key][r];
-          if (options_.bug == Bug::StaleTensors && arrived.value != 0) break;
-          arrived = {packet.value, packet.header};
-        }
+        if (program.receives[r].edge == packet.header.edge)
+          microbatches_.put(Microbatches::key_of(packet.header), r, packet,
+                            /*keeps_old=*/options_.bug == Bug::StaleTensors);
     }
   }
   act(std::move(effects));

@@ -12,14 +12,14 @@ using std::chrono::seconds;
 
 void PeerHost::make_runner(const peer::MakeRunner& effect) {
   for (const auto& tensor : effect.assignment->tensors)
-    if (!blobs_.contains(tensor.sha256))
+    if (!blobs_.has(tensor.sha256))
       return world_.fail("a runner is to be made from a tensor that is not here");
   if (!stage_ || stage_->generation != effect.generation) {
     retire_links();
     stage_ = Stage{effect.generation, effect.assignment, nullptr, nullptr};
   }
-  compute_free_ = std::max(compute_free_, world_.now()) + draw_.between(milliseconds(5), milliseconds(200));
-  later(compute_free_ - world_.now(), [this, effect] {
+  const Instant made = device_.work(world_.now(), draw_.between(milliseconds(5), milliseconds(200)));
+  later(made - world_.now(), [this, effect] {
     world_.note(What::Runner, options_.node, effect.assignment->run, effect.assignment->plan_version);
     if (stage_ && stage_->generation == effect.generation) {
       stage_->runner = std::make_shared<HashRunner>(effect.assignment);
@@ -35,8 +35,8 @@ void PeerHost::run_task(const peer::RunTask& effect) {
   const auto runner = stage_->runner;
   HashRunner::Inputs inputs;
   if (effect.task.kind == peer::TaskKind::Segment) {
-    if (const auto arrived = tensors_.find(effect.task.key); arrived != tensors_.end())
-      for (auto at = arrived->second.begin(); at != arrived->second.end();) {
+    if (auto* arrived = microbatches_.tensors(effect.task.key))
+      for (auto at = arrived->begin(); at != arrived->end();) {
         if (at->first >= runner->program(effect.task.key.program).receives.size())
           return world_.fail("peer " + std::to_string(options_.node) +
                              ": a tensor that is not for this stage");
@@ -46,18 +46,17 @@ void PeerHost::run_task(const peer::RunTask& effect) {
         }
         checkers_.on_tensor_used(*stage_->assignment, at->second.header);
         inputs.received.emplace_back(at->first, at->second.value);
-        at = arrived->second.erase(at);
+        at = arrived->erase(at);
       }
-    if (const auto data = data_.find(effect.task.key); data != data_.end())
-      inputs.sample_position = data->second;
+    if (const auto data = microbatches_.data(effect.task.key)) inputs.sample_position = *data;
   }
   const JobSpec* spec = checkers_.spec_of(stage_->assignment->run);
   const auto cost =
       static_cast<uint64_t>(spec != nullptr ? spec->op.count() : 1'000'000) * runner->work(effect.task);
   const Duration busy(
       static_cast<Duration::rep>(cost * 1000 / options_.speed * draw_.between(95, 115) / 100));
-  compute_free_ = std::max(compute_free_, world_.now()) + busy;
-  later(compute_free_ - world_.now(), [this, effect, runner, inputs = std::move(inputs), busy] {
+  const Instant done = device_.work(world_.now(), busy);
+  later(done - world_.now(), [this, effect, runner, inputs = std::move(inputs), busy] {
     finish_task(effect, runner, inputs, busy);
   });
 }
@@ -109,7 +108,7 @@ void PeerHost::hash(uint64_t generation, const peer::Task& task, std::vector<Has
           for (const auto& entry : late ? runner->state() : named) {
             const Digest digest = digest_of(entry.value);
             tensors.push_back({entry.key, entry.spec, digest});
-            blobs_[digest] = entry.spec.bytes().value;
+            blobs_.hold(digest, entry.spec.bytes().value);
           }
           act(machine_->on_hashed(world_.now(), generation, task, std::move(tensors)));
         });
@@ -117,80 +116,19 @@ void PeerHost::hash(uint64_t generation, const peer::Task& task, std::vector<Has
 
 // ---- transfers
 
-void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> serve,
-                       std::function<void(const Status&)> done) {
-  const auto guarded = guard_of_life();
-  const auto open = std::make_shared<bool>(true);  // answered once, whatever comes first
-  const auto answer = [guarded, done, open](const Status& status) {
-    if (std::exchange(*open, false)) guarded([done, status] { done(status); });
-  };
-  const NodeId here = options_.node;
-  if (transfers_fail_ && draw_.one_in(20))
-    return world_.after(draw_.doubling(milliseconds(10), seconds(5)),
-                        [answer] { answer(fail(ErrorCode::Unavailable, "the connection broke")); });
-  // What was on its way to a broker that has died went with the connection.
-  const uint64_t broker_life = broker_.life();
-  if (std::exchange(served_by_, broker_life) != broker_life)
-    up_free_ = down_free_ = rate_up_free_ = rate_down_free_ = world_.now();
-  Instant& free = rate != 0 ? rate_up_free_ : up_free_;
-  const int64_t speed = rate != 0 ? std::min(network_.bytes_per_second(here, 0), static_cast<int64_t>(rate))
-                                  : network_.bytes_per_second(here, 0);
-  free = std::max(free, world_.now()) + Duration(bytes * 1'000'000'000 / speed);
-  const auto give_up = [this, answer] {
-    world_.after(seconds(10), [answer] { answer(fail(ErrorCode::Timeout, "the broker does not answer")); });
-  };
-  const auto arrive = [this, here, answer, give_up, serve, rate, broker_life] {
-    if (network_.blocked(here, 0)) return give_up();
-    if (!broker_.alive() || broker_.life() != broker_life)
-      return world_.after(network_.latency(here, 0),
-                          [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
-    const uint64_t life = broker_.life();
-    // The broker's process may die before it answers: then the connection ends.
-    const auto served = std::make_shared<bool>(false);
-    broker_.serve([this, here, answer, give_up, serve, rate, served] {
-      *served = true;
-      const Answer result = serve();
-      if (network_.blocked(0, here)) return give_up();
-      const int64_t down = rate != 0
-                               ? std::min(network_.bytes_per_second(0, here), static_cast<int64_t>(rate))
-                               : network_.bytes_per_second(0, here);
-      Instant& down_free = rate != 0 ? rate_down_free_ : down_free_;
-      down_free = std::max(down_free, world_.now()) + Duration(result.bytes * 1'000'000'000 / down);
-      const Instant due = down_free + network_.latency(here, 0);
-      network_.transfer(here, Network::Direction::In, result.bytes,
-                        [this, due, answer, status = result.status] {
-                          world_.at(std::max(due, world_.now()), [answer, status] { answer(status); });
-                        });
-    });
-    if (*served) return;
-    world_.after(seconds(20), [this, served, life, answer] {
-      if (!*served)
-        answer(fail(life == broker_.life() ? ErrorCode::Timeout : ErrorCode::Unavailable,
-                    "the connection ended"));
-      *served = true;
-    });
-  };
-  // The path and this peer's uplink are passed at the same time.
-  network_.transfer(here, Network::Direction::Out, bytes, [this, here, free, arrive] {
-    world_.at(std::max(free, world_.now()) + network_.latency(here, 0), arrive);
-  });
-}
-
 void PeerHost::fetch_blob(const peer::FetchBlob& effect) {
-  const uint64_t number = ++requests_;
-  fetching_[effect.sha256] = number;  // asked for again, without a limit: the first answer counts no more
+  // Asked for again, without a limit: the first answer counts no more.
+  const uint64_t number = blobs_.begin_fetch(effect.sha256);
   const auto done = [this, effect, number](const Status& status) {
-    const auto at = fetching_.find(effect.sha256);
-    if (at == fetching_.end() || at->second != number) return;
-    fetching_.erase(at);
+    if (!blobs_.end_fetch(effect.sha256, number)) return;
     world_.note(What::Blob, options_.node, value_of(effect.sha256), status.has_value());
-    if (status) blobs_[effect.sha256] = static_cast<int64_t>(effect.size);
+    if (status) blobs_.hold(effect.sha256, static_cast<int64_t>(effect.size));
     act(machine_->on_blob(world_.now(), effect.sha256, status));
   };
   if (effect.source) return fetch_from_peer(effect, done);
-  request(
+  transfers_.request(
       100, effect.rate,
-      [this, effect]() -> Answer {
+      [this, effect]() -> PeerLine::Answer {
         const auto size = broker_.blob_size(effect.sha256);
         if (!size) return {fail(size.error()), 100};
         return {{}, *size};
@@ -200,14 +138,8 @@ void PeerHost::fetch_blob(const peer::FetchBlob& effect) {
 
 // Over a connection of the two, as the shells have it (peer/service/blob_sources).
 void PeerHost::fetch_from_peer(const peer::FetchBlob& effect, std::function<void(const Status&)> done) {
-  const auto guarded = guard_of_life();
-  const auto open = std::make_shared<bool>(true);  // answered once, whatever comes first
-  const auto answer = [guarded, done, open](const Status& status) {
-    if (std::exchange(*open, false)) guarded([done, status] { done(status); });
-  };
-  if (transfers_fail_ && draw_.one_in(20))
-    return world_.after(draw_.doubling(milliseconds(10), seconds(5)),
-                        [answer] { answer(fail(ErrorCode::Unavailable, "the connection broke")); });
+  const PeerLine::Done answer = transfers_.once(std::move(done));
+  if (transfers_.breaks(answer)) return;
   const auto [node, epoch] = node_at(effect.source->addresses.front());
   PeerHost* host = find_host_(node);
   if (host == nullptr || host->address() != epoch || network_.blocked(options_.node, node))
@@ -222,27 +154,18 @@ void PeerHost::fetch_from_peer(const peer::FetchBlob& effect, std::function<void
 
 void PeerHost::give(const peer::FetchBlob& effect, NodeId to, std::function<void(const Status&)> done) {
   const NodeId here = options_.node;
-  const auto blob = blobs_.find(effect.sha256);
-  if (blob == blobs_.end())
+  const auto bytes = blobs_.size(effect.sha256);
+  if (!bytes)
     return world_.after(network_.latency(here, to),
                         [done] { done(fail(ErrorCode::NotFound, "this peer has it not")); });
-  const int64_t bytes = blob->second;
-  const int64_t path = network_.bytes_per_second(here, to);
-  const int64_t speed = effect.rate != 0 ? std::min(path, static_cast<int64_t>(effect.rate)) : path;
-  Instant& free = effect.rate != 0 ? rate_up_free_ : up_free_;
-  free = std::max(free, world_.now()) + Duration(bytes * 1'000'000'000 / speed);
-  const auto arrive = [this, life = life_, here, to, sha256 = effect.sha256, done] {
-    if (life != life_ || network_.blocked(here, to))
-      return done(fail(ErrorCode::Unavailable, "the connection ended"));
-    world_.note(What::Given, here, to);
-    done({});
-    run([this, sha256] { act(machine_->on_giving(world_.now(), sha256, /*whole=*/true)); });
-  };
-  network_.transfer(here, Network::Direction::Out, bytes, [this, here, to, bytes, due = free, arrive] {
-    network_.transfer(to, Network::Direction::In, bytes, [this, here, to, due, arrive] {
-      world_.at(std::max(due, world_.now()) + network_.latency(here, to), arrive);
-    });
-  });
+  transfers_.give(to, *bytes, effect.rate,
+                  [this, life = process_.life(), here, to, sha256 = effect.sha256, done] {
+                    if (life != process_.life() || network_.blocked(here, to))
+                      return done(fail(ErrorCode::Unavailable, "the connection ended"));
+                    world_.note(What::Given, here, to);
+                    done({});
+                    run([this, sha256] { act(machine_->on_giving(world_.now(), sha256, /*whole=*/true)); });
+                  });
 }
 
 void PeerHost::fetch_data(const peer::FetchData& effect) {
@@ -251,9 +174,9 @@ void PeerHost::fetch_data(const peer::FetchData& effect) {
   const JobSpec* spec = checkers_.spec_of(assignment->run);
   const int64_t size = spec != nullptr ? spec->data_bytes : JobSpec{}.data_bytes;
   const auto position = std::make_shared<uint64_t>(0);
-  request(
+  transfers_.request(
       150, 0,
-      [this, effect, assignment, position, size]() -> Answer {
+      [this, effect, assignment, position, size]() -> PeerLine::Answer {
         const auto at = broker_.microbatch(assignment->run, assignment->data_key, *assignment,
                                            effect.key.program, effect.key.step, effect.key.microbatch);
         if (!at) return {fail(at.error()), 100};
@@ -263,7 +186,8 @@ void PeerHost::fetch_data(const peer::FetchData& effect) {
       [this, effect, position](const Status& status) {
         world_.note(What::Data, options_.node, static_cast<uint64_t>(effect.key.program),
                     (effect.key.step << 16) | effect.key.microbatch);
-        if (status && stage_ && stage_->generation == effect.generation) data_[effect.key] = *position;
+        if (status && stage_ && stage_->generation == effect.generation)
+          microbatches_.put_data(effect.key, *position);
         act(machine_->on_data(world_.now(), effect.generation, effect.key,
                               status ? Result<uint64_t>(*position) : Result<uint64_t>(fail(status.error()))));
       });
@@ -271,9 +195,9 @@ void PeerHost::fetch_data(const peer::FetchData& effect) {
 
 void PeerHost::offer(const peer::OfferBlobs& effect) {
   const auto missing = std::make_shared<std::vector<Digest>>();
-  request(
+  transfers_.request(
       100 + 32 * static_cast<int64_t>(effect.blobs.size()), 0,
-      [this, effect, missing]() -> Answer {
+      [this, effect, missing]() -> PeerLine::Answer {
         *missing = broker_.missing(effect.blobs, effect.durable);
         return {};
       },
@@ -286,12 +210,12 @@ void PeerHost::offer(const peer::OfferBlobs& effect) {
 }
 
 void PeerHost::upload(const peer::UploadBlob& effect) {
-  const auto blob = blobs_.find(effect.sha256);
-  if (blob == blobs_.end()) return world_.fail("a blob is to be uploaded that is not here");
-  const int64_t size = blob->second;
-  request(
+  const auto held = blobs_.size(effect.sha256);
+  if (!held) return world_.fail("a blob is to be uploaded that is not here");
+  const int64_t size = *held;
+  transfers_.request(
       size, effect.rate,
-      [this, effect, size]() -> Answer {
+      [this, effect, size]() -> PeerLine::Answer {
         return {broker_.put_blob(effect.sha256, size, effect.durable), 100};
       },
       [this, effect](const Status& status) {

@@ -16,15 +16,15 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
   request.classes = std::move(classes);
   request.microbatches = microbatches_at_once(job);
   request.samples = trains ? job.batch_size : 0;
-  request.stages = job.stages;
+  request.stages = job.placement.stages;
   request.optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size());
   request.gradient_sums = job.gradient_ranges > 1 ? 2 : 1;
   request.clips_norm = trains && job.decides_together();
   request.evaluates = trains && job.test.has_value();
   if (trains) request.copies = copy_rate;
-  request.equal_bits = job.equal_bits;
-  request.strategy = job.strategy;
-  request.owner_share_max = job.owner_share_max;
+  request.equal_bits = job.placement.equal_bits;
+  request.strategy = job.placement.strategy;
+  request.owner_share_max = job.placement.owner_share_max;
   request.compression = job.compression;
   return request;
 }

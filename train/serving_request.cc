@@ -76,8 +76,8 @@ class RequestMaker {
     request_.sequences_max = job.serve->sequences_max;
     request_.rows_max = job.serve->rows_max;
     request_.objective = job.serve->objective;
-    request_.stages = job.stages;
-    request_.equal_bits = job.equal_bits;
+    request_.stages = job.placement.stages;
+    request_.equal_bits = job.placement.equal_bits;
   }
 
   Result<plan::ServingRequest> run(const plan::ClusterView& cluster) {

@@ -163,8 +163,8 @@ class Packer {
   Result<Submission> run() {
     const Job& job = opened_.job;
     submission_.name = fs::path(job.source).filename().string();
-    submission_.stages = job.stages.value_or(0);
-    submission_.excluded = job.exclude;
+    submission_.stages = job.placement.stages.value_or(0);
+    submission_.excluded = job.placement.exclude;
     WEFT_TRY_STATUS(add_model());
     WEFT_TRY_STATUS(add_data());
     if (job.task == configs::Task::Serve) {

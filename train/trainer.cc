@@ -90,7 +90,7 @@ class Run {
     if (job_.compression.policy != plan::CompressionPolicy::None)
       return fail(job_.error(ErrorCode::Unsupported, "compression",
                              "there is nothing to compress on one machine: use policy: none"));
-    if (job_.stages.value_or(1) != 1)
+    if (job_.placement.stages.value_or(1) != 1)
       return fail(job_.error(ErrorCode::Unsupported, "placement.stages",
                              "`weft local` runs one stage: use stages: auto or 1"));
     return check_precision(job_, backend_);

@@ -204,7 +204,7 @@ Result<Model> model_of_job(const std::filesystem::path& path, std::span<const st
               .microbatch_size = job.job.microbatch_size,
               .microbatches = job.microbatches,
               .optimizer_slots = job.request().optimizer_slots,
-              .stages = job.job.stages};
+              .stages = job.job.placement.stages};
   model.graph = std::move(job.graph);
   model.lowered = std::move(job.lowered.front());
   return model;

@@ -13,11 +13,12 @@
 #include <variant>
 #include <vector>
 
+#include "broker/jobs/recovery_points.h"
+#include "broker/pool/pool.h"
 #include "broker/run/drift.h"
 #include "broker/run/guard.h"
-#include "broker/pool/pool.h"
-#include "broker/jobs/recovery_points.h"
 #include "broker/run/run.h"
+#include "broker/run/slowness.h"
 
 namespace weft::broker {
 
@@ -26,12 +27,9 @@ struct StageAtWork {
   bool ready = false;
   bool here = true;    // false: its peer has to resume it first
   int64_t memory = 0;  // what it takes on a device, as its peer said
-  // What was computed until the window began, and until now (pace of stages, runs.cc).
-  uint64_t segments_before = 0, segments = 0;
-  double busy_before = 0, busy = 0;
-  double slowness = 0;  // of the last whole window: times what was promised
-  double times = 1;     // as it was planned with
-  bool work_said = false, slowness_said = false;
+  WorkWindow work{};
+  double times = 1;  // as it was planned with
+  bool slowness_said = false;
   std::set<proto::Secret> relays_waiting{};  // somebody waits for it there; it is told when it is back
 };
 
@@ -132,7 +130,7 @@ struct Job {
   } bits{};
   struct Serving {
     proto::ServedModel model{};  // of a job that serves; until its first plan the name alone is known
-    bool has_name = false;  // nobody else serves under it until this job has ended
+    bool has_name = false;       // nobody else serves under it until this job has ended
   } serving{};
   bool stop_requested = false;    // by its user
   std::vector<PeerId> move_to{};  // planned anew with these, once it has stopped

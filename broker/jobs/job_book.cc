@@ -180,6 +180,18 @@ std::set<Digest> JobBook::referenced_blobs() const {
   return blobs;
 }
 
+std::set<PeerId> JobBook::peers_needed() const {
+  std::set<PeerId> needed;
+  for (const auto& [number, job] : jobs_) {
+    const Crew* crew = job.crew();
+    for (const auto& plan : {crew != nullptr ? crew->plan : nullptr, job.previous.plan})
+      if (plan != nullptr)
+        for (const PlannedStage& stage : plan->stages) needed.insert(stage.peer);
+    for (const auto& [blob, holders] : job.points.holders) needed.insert(holders.begin(), holders.end());
+  }
+  return needed;
+}
+
 std::set<proto::JobNumber> JobBook::numbers() const {
   std::set<proto::JobNumber> numbers;
   for (const auto& [number, job] : jobs_) numbers.insert(number);

@@ -42,6 +42,8 @@ class JobBook {
   static proto::JobResult result_of(const Job& job);
   std::set<Digest> referenced_blobs() const;
   std::set<proto::JobNumber> numbers() const;
+  // Of plans that go on or may go on, and who holds copies.
+  std::set<PeerId> peers_needed() const;
 
  private:
   Step& step_;

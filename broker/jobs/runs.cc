@@ -4,11 +4,39 @@
 #include <cstdio>
 
 #include "base/overloaded.h"
-#include "plan/noise.h"
 
 namespace weft::broker {
 
 using proto::JobState;
+
+namespace {
+
+std::string late_peers(const Pool& pool, const Crew& crew, bool StageAtWork::*done) {
+  std::string late;
+  for (size_t s = 0; s < crew.stages.size(); ++s)
+    if (!(crew.stages[s].*done)) late += " " + pool.at(crew.plan->stages[s].peer).name;
+  return late;
+}
+
+// They are there and could have said it.
+std::vector<PeerId> connected_without(const Pool& pool, const Crew& crew, bool StageAtWork::*done) {
+  std::vector<PeerId> peers;
+  for (size_t s = 0; s < crew.stages.size(); ++s)
+    if (const Peer* peer = pool.find(crew.plan->stages[s].peer);
+        !(crew.stages[s].*done) && peer != nullptr && peer->connection)
+      peers.push_back(peer->id);
+  return peers;
+}
+
+void note_serving_again(Job& job, Instant now, JobBook& book) {
+  if (!job.losses.lost_at) return;
+  char text[64];
+  std::snprintf(text, sizeof text, "serving again after %.1f s", seconds(now - *job.losses.lost_at));
+  job.losses.lost_at.reset();
+  book.notice(job, text);
+}
+
+}  // namespace
 
 void Runs::give_verdict(Job& job, Verdict verdict) {
   verdict.job = job.number();
@@ -33,16 +61,7 @@ void Runs::start(Job& job) {
   book_.set_state(job, JobState::Running, plan.serves() ? "serves as " + plan.served.name : "");
   step_.stand_bys = true;
   (void)tell(job, [](Run& run, Instant now) { return run.start(now); });
-  if (plan.serves()) serves_again(job);
-}
-
-void Runs::serves_again(Job& job) {
-  if (!job.losses.lost_at) return;
-  char text[64];
-  std::snprintf(text, sizeof text, "serving again after %.1f s",
-                seconds(step_.now.monotonic - *job.losses.lost_at));
-  job.losses.lost_at.reset();
-  book_.notice(job, text);
+  if (plan.serves()) note_serving_again(job, step_.now.monotonic, book_);
 }
 
 void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
@@ -170,27 +189,6 @@ void Runs::on_relay_waiting(const proto::Secret& ticket) {
 
 // ---- progress
 
-Duration Runs::transfer_time(const PlannedRun& plan) const {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-      static_cast<double>(largest_loaded_bytes(plan)) / options_.slowest_bytes_per_second));
-}
-
-Duration Runs::shortest_stall(const Run& run) const {
-  return std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
-}
-
-// Twice as long after each time that it passed: a plan that takes links for far faster than they are would
-// otherwise never see its first step done.
-Duration Runs::stall_deadline(const Job& job) const {
-  constexpr uint32_t kDoublings = 5;
-  const Run& run = *job.running()->run;
-  Duration deadline = shortest_stall(run);
-  deadline *= int64_t{1} << std::min(job.losses.stalls, kDoublings);
-  if (run.waits_for_snapshot()) deadline += transfer_time(run.plan());
-  if (const auto comparing = run.comparing()) deadline += 20 * *comparing;
-  return deadline;
-}
-
 // It makes no steps: that it has run for so long is as good as one. What others failed it by may have passed.
 void Runs::note_service(Job& job) {
   const phase::Running& at = *job.running();
@@ -204,21 +202,6 @@ void Runs::note_service(Job& job) {
 
 void Runs::check_progress() {
   const Instant now = step_.now.monotonic;
-  const auto late_peers = [&](const Crew& crew, bool StageAtWork::*done) {
-    std::string late;
-    for (size_t s = 0; s < crew.stages.size(); ++s)
-      if (!(crew.stages[s].*done)) late += " " + pool_.at(crew.plan->stages[s].peer).name;
-    return late;
-  };
-  // They are there and could have said it.
-  const auto connected_without = [&](const Crew& crew, bool StageAtWork::*done) {
-    std::vector<PeerId> peers;
-    for (size_t s = 0; s < crew.stages.size(); ++s)
-      if (const Peer* peer = pool_.find(crew.plan->stages[s].peer);
-          !(crew.stages[s].*done) && peer != nullptr && peer->connection)
-        peers.push_back(peer->id);
-    return peers;
-  };
   const auto lose = [&](Job& job, std::string why, std::vector<PeerId> excluded = {}) {
     give_verdict(job, {.kind = Verdict::Kind::Lost, .what = std::move(why), .excluded = std::move(excluded)});
   };
@@ -226,8 +209,8 @@ void Runs::check_progress() {
     if (phase::Running* at = job.running(); at != nullptr && !at->over) {
       if (at->away_since) {
         if (now - *at->away_since > options_.return_deadline)
-          lose(job, "did not come back in time:" + late_peers(at->crew, &StageAtWork::here),
-               connected_without(at->crew, &StageAtWork::here));
+          lose(job, "did not come back in time:" + late_peers(pool_, at->crew, &StageAtWork::here),
+               connected_without(pool_, at->crew, &StageAtWork::here));
         continue;
       }
       if (at->run->serves()) {
@@ -235,126 +218,26 @@ void Runs::check_progress() {
         continue;
       }
       (void)tell(job, [](Run& run, Instant when) { return run.on_tick(when); });
-      const Duration deadline = stall_deadline(job);
+      const Duration deadline = deadlines_.stall(job);
       if (at->over || now - at->run->last_progress() <= deadline) continue;
-      at->is_at_standstill = now - at->computed_at > shortest_stall(*at->run);
+      at->is_at_standstill = now - at->computed_at > deadlines_.shortest_stall(*at->run);
       give_verdict(job,
                    {.kind = Verdict::Kind::Stalled,
                     .what = "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"});
     } else if (const phase::Loading* loading = job.loading();
-               loading != nullptr &&
-               now - loading->since > options_.loading_deadline + transfer_time(*loading->crew.plan)) {
-      lose(job, "not ready in time:" + late_peers(loading->crew, &StageAtWork::ready),
-           connected_without(loading->crew, &StageAtWork::ready));
+               loading != nullptr && now - loading->since > deadlines_.loading(*loading->crew.plan)) {
+      lose(job, "not ready in time:" + late_peers(pool_, loading->crew, &StageAtWork::ready),
+           connected_without(pool_, loading->crew, &StageAtWork::ready));
     }
   }
 }
 
-// How many times what was promised a stage needs: over the window that has begun when it says something, else
-// over the one before. 0: nobody knows yet.
-double Runs::slowness(const Crew& crew, uint32_t stage) const {
-  const StageAtWork& work = crew.stages[stage];
-  const PlannedStage& planned = crew.plan->stages[stage];
-  uint32_t segments = 1;
-  for (const proto::StageProgram& program : planned.assignment->programs)
-    if (program.kind == proto::ProgramKind::Train) segments = std::max(1u, program.segment_count);
-  const double promised = planned.microbatch_seconds / segments;
-  const uint64_t done = work.segments - work.segments_before;
-  const double busy = work.busy - work.busy_before;
-  if (planned.microbatch_seconds < options_.slow_promise_min) return 0;
-  // The one at hand counts as done: a stage that has not done its first is slow too.
-  if (done == 0 && busy < seconds(options_.slow_after)) return work.slowness;
-  return busy / (promised * static_cast<double>(std::max<uint64_t>(1, done)));
-}
-
-// A stage is judged by windows of `slow_after` of computing, so that a peer that becomes slow late is found
-// as soon as one that was slow from the beginning. Where the others have nothing to do because of it, only
-// what was promised is left to compare it with; as that may be wrong, this is done once.
-std::optional<Runs::Slow> Runs::on_work(Peer& peer, const proto::StageWork& work) {
+std::optional<SlowStage> Runs::on_work(Peer& peer, const proto::StageWork& work) {
   Job* job = peer.serving == work.run ? book_.find(work.run) : nullptr;
-  phase::Running* at = job != nullptr && job->plan_version == work.plan_version ? job->running() : nullptr;
+  const phase::Running* at =
+      job != nullptr && job->plan_version == work.plan_version ? job->running() : nullptr;
   if (at == nullptr || at->over || !at->run->training()) return std::nullopt;
-  const auto own = at->crew.stage_of(peer.id);
-  if (!own) return std::nullopt;
-  const uint32_t stage = *own;
-  StageAtWork& seat = at->crew.stages[stage];
-  if (work.segments_done < seat.segments || work.seconds_busy < seat.busy) return std::nullopt;
-  seat.work_said = true;
-  if (work.segments_done > seat.segments) at->computed_at = step_.now.monotonic;
-  seat.segments = work.segments_done;
-  seat.busy = work.seconds_busy;
-  if (seat.busy - seat.busy_before < seconds(options_.slow_after)) return std::nullopt;
-  std::vector<double> others;
-  for (uint32_t s = 0; s < at->crew.stages.size(); ++s) {
-    if (!at->crew.stages[s].work_said) return std::nullopt;
-    if (const double other = s == stage ? 0 : slowness(at->crew, s); other > 0) others.push_back(other);
-  }
-  const double here = slowness(at->crew, stage);
-  seat.slowness = here;
-  if (here > 0) pool_.learn_times(peer, here * seat.times);
-  seat.segments_before = seat.segments;
-  seat.busy_before = seat.busy;
-  if (others.empty() && job->losses.judged_alone) return std::nullopt;
-  const auto middle = others.begin() + static_cast<long>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
-  const double usual = others.empty() ? 1 : std::max(1.0, *middle);
-  if (here < options_.slow_factor * usual || at->moving || job->stop_requested) return std::nullopt;
-  char times[96];
-  std::snprintf(times, sizeof times, " computes %.0f times slower than promised, the others %.1f times", here,
-                usual);
-  return Slow{.job = job,
-              .stage = stage,
-              .alone = others.empty(),
-              .what = "stage " + std::to_string(stage + 1) + ": peer " + peer.name + times};
-}
-
-// ---- compressed links
-
-namespace {
-// What the codecs of its links gather.
-plan::Noise noise_of(const PlannedRun& plan) {
-  std::vector<plan::LinkCodec> codecs;
-  for (uint32_t s = 0; s < plan.stages.size(); ++s)
-    for (const proto::StageProgram& program : plan.stages[s].assignment->programs) {
-      if (program.kind != proto::ProgramKind::Train) continue;
-      for (const proto::EdgeEnd& end : program.sends) {
-        const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
-        codecs.push_back({s, end.stage, backward, end.codec});
-      }
-    }
-  return plan::noise_of(codecs);
-}
-}  // namespace
-
-// What comparisons of compressed links with dense ones came to. Codecs change as stages do: after a snapshot,
-// by a new plan, so that whatever is done again is done with the codecs that it began with.
-void Runs::guard(Job& job, const proto::LinkComparison& comparison) {
-  char text[200];
-  std::snprintf(text, sizeof text, "step=%llu loss=%.6g loss_dense=%.6g gradient_error=%.4g cosine=%.4g",
-                static_cast<unsigned long long>(comparison.step), comparison.loss, comparison.loss_dense,
-                comparison.gradient_error, comparison.gradient_cosine);
-  step_.log("info compared job=" + job.text() + " " + text);
-  const auto too_much = job.guard.judge(comparison);
-  phase::Running& at = *job.running();
-  if (!too_much || at.moving || job.stop_requested) return;
-  job.guard.begin();
-  const PlannedRun& plan = *at.crew.plan;
-  const plan::Noise noise = noise_of(plan);
-  const bool adds_none = noise.forward == 0 && noise.backward == 0;
-  if (!plan.gentler || adds_none) {
-    if (!std::exchange(job.harm_said, true))
-      book_.notice(job, *too_much + (adds_none ? "; they add nothing that could be left out"
-                                               : "; the job names their codecs itself"));
-    return;
-  }
-  // So much that at least one link has to become gentler: whatever a peer reports, moves come to an end.
-  job.gentler = *plan.gentler + 1;
-  while (job.gentler < proto::kGentlerMax &&
-         plan::is_within(noise, plan::noise_bound({.gentler = job.gentler})))
-    ++job.gentler;
-  book_.notice(job, *too_much + ": planned anew with gentler codecs");
-  at.moving = true;
-  for (const PlannedStage& stage : plan.stages) job.move_to.push_back(stage.peer);
+  return slow_stages_.on_work(*job, peer, work);
 }
 
 }  // namespace weft::broker

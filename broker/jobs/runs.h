@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "broker/jobs/job_book.h"
+#include "broker/jobs/run_deadlines.h"
+#include "broker/jobs/slow_stages.h"
 #include "broker/options.h"
 
 namespace weft::broker {
@@ -32,7 +34,12 @@ struct Verdict {
 class Runs {
  public:
   Runs(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book)
-      : options_(options), step_(step), pool_(pool), book_(book) {}
+      : options_(options),
+        step_(step),
+        pool_(pool),
+        book_(book),
+        deadlines_(options),
+        slow_stages_(options.slow, step, pool) {}
 
   // Has the run of a job that runs hear of something, carries out what comes of it in the job's name, and
   // looks at what the run has come to. Errors: those of `what`, of which nothing comes then.
@@ -62,19 +69,11 @@ class Runs {
   void ask_to_resume(Job& job, Peer& peer);
   void on_relay_waiting(const proto::Secret& ticket);
 
-  // A stage that is far slower than promised and than the others.
-  struct Slow {
-    Job* job = nullptr;
-    uint32_t stage = 0;
-    bool alone = false;  // with nothing to compare it with
-    std::string what{};
-  };
-  std::optional<Slow> on_work(Peer& peer, const proto::StageWork& work);
+  // What a peer says of its stage's work. Nothing: the stage is not found to be slow.
+  std::optional<SlowStage> on_work(Peer& peer, const proto::StageWork& work);
 
   // Deadlines of loading and running.
   void check_progress();
-  // What of the job's bytes the largest stage takes to travel, at least.
-  Duration transfer_time(const PlannedRun& plan) const;
 
   std::vector<Verdict> take_verdicts() { return std::exchange(verdicts_, {}); }
 
@@ -96,17 +95,14 @@ class Runs {
   void keep_result(Job& job, uint64_t step);
   void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
   void give_verdict(Job& job, Verdict verdict);
-  void serves_again(Job& job);
   void note_service(Job& job);
-  double slowness(const Crew& crew, uint32_t stage) const;
-  Duration shortest_stall(const Run& run) const;
-  Duration stall_deadline(const Job& job) const;
-  void guard(Job& job, const proto::LinkComparison& comparison);
 
   const BrokerOptions& options_;
   Step& step_;
   Pool& pool_;
   JobBook& book_;
+  const RunDeadlines deadlines_;
+  SlowStages slow_stages_;
   std::vector<Verdict> verdicts_;
 };
 

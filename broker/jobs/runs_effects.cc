@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/overloaded.h"
+#include "broker/jobs/codec_guard.h"
 #include "broker/jobs/runs.h"
 
 namespace weft::broker {
@@ -48,7 +49,7 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
                    outcome.came_forward = true;
                  },
                  [&](Compared& e) {
-                   guard(job, e.comparison);
+                   guard_codecs(step_, book_, job, e.comparison);
                    const Instant now = step_.now.monotonic;
                    if (at.moving) carry_out(job, at.run->request_stop(now, /*to_go_on=*/true), outcome);
                    carry_out(job, at.run->go_on(now), outcome);

@@ -37,8 +37,8 @@ LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendT
 Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::Graph& graph,
                                             const plan::ClusterView& cluster) {
   std::vector<plan::Pin> pins;
-  for (size_t i = 0; i < job.pins.size(); ++i) {
-    auto pin = plan::resolve_pin(job.pins[i], graph, cluster);
+  for (size_t i = 0; i < job.placement.pins.size(); ++i) {
+    auto pin = plan::resolve_pin(job.placement.pins[i], graph, cluster);
     if (!pin)
       return fail(
           job.error(pin.error().code, "placement.pin[" + std::to_string(i) + "]", pin.error().message));
@@ -53,10 +53,10 @@ JobTerms terms_of(const JobContext& context) {
   terms.run.training = {job, context.steps, context.empty_steps};
   terms.run.borders = job;
   if (!job.losses.empty()) terms.run.loss_terms = dag::loss_terms(job.losses);
-  terms.run.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
+  terms.run.equal_bits_required = job.placement.equal_bits == plan::EqualBits::Require;
   terms.arithmetic = job.arithmetic;
   terms.chooses_codecs = job.compression.policy == plan::CompressionPolicy::Auto;
-  terms.limits_owners = job.owner_share_max < 1;
+  terms.limits_owners = job.placement.owner_share_max < 1;
   for (const auto& [kind, program] : context.programs)
     terms.programs[kind] = {&program.graph, program.sample_count};
   terms.initial = &context.initial;
@@ -166,12 +166,13 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
     const LoweredGraphs followed = lower_for(evaluation->second.graph, classes);
     std::vector<uint32_t> devices;
     for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());
-    const auto floors = plan::floors_of(job.pins, evaluation->second.graph, cluster, devices);
+    const auto floors = plan::floors_of(job.placement.pins, evaluation->second.graph, cluster, devices);
     const std::vector<uint32_t> stage_of_op =
         plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op, floors);
     // What runs as one there may read a weight of a stage before.
-    const plan::PlanRequest evaluates{
-        .graph = &evaluation->second.graph, .cluster = cluster, .owner_share_max = job.owner_share_max};
+    const plan::PlanRequest evaluates{.graph = &evaluation->second.graph,
+                                      .cluster = cluster,
+                                      .owner_share_max = job.placement.owner_share_max};
     if (const plan::OwnerShares shares(evaluates); !shares.are_kept(stage_of_op, devices))
       return fail(ErrorCode::Infeasible,
                   "evaluation would not keep what training does: " + shares.describe(stage_of_op, devices) +

@@ -41,7 +41,7 @@ ServingTerms terms_of_served(const JobContext& context, const plan::ServingReque
                      .tokens = served.model.tokens,
                      .logits = served.model.logits,
                      .rows_max = context.job.serve->rows_max,
-                     .equal_bits_required = context.job.equal_bits == plan::EqualBits::Require,
+                     .equal_bits_required = context.job.placement.equal_bits == plan::EqualBits::Require,
                      .initial = &context.initial,
                      .weights = {},
                      .weights_everywhere = served.parts->read_weights(),

@@ -6,18 +6,10 @@
 namespace weft::peer {
 
 namespace {
-constexpr Duration kRetryDelay = std::chrono::milliseconds(50);
-constexpr Duration kTurnMin = std::chrono::milliseconds(1500);  // a handshake through a slow line
-constexpr Duration kAsleep = std::chrono::seconds(2);           // between two ticks: this process did not run
+constexpr Duration kAsleep = std::chrono::seconds(2);  // between two ticks: this process did not run
 // Whatever breaks connections soon after there are several: not for the rest of the run.
 constexpr uint32_t kBrokenSessionsMax = 3;
 constexpr Duration kLasts = std::chrono::minutes(1);
-
-std::string text_of(const std::map<std::string, std::string>& problems) {
-  std::string text;
-  for (const auto& [where, what] : problems) text += (text.empty() ? "" : "; ") + where + ": " + what;
-  return text.empty() ? "nobody came" : text;
-}
 }  // namespace
 
 LinkMachine::LinkMachine(Options options, const proto::AssignStage& assignment, proto::LinkRoute route,
@@ -27,7 +19,8 @@ LinkMachine::LinkMachine(Options options, const proto::AssignStage& assignment, 
       plan_version_(assignment.plan_version),
       seat_(assignment.seat),
       route_(std::move(route)),
-      outbox_(outbox) {}
+      outbox_(outbox),
+      dialling_(route_.dials, route_.addresses) {}
 
 proto::LinkHello LinkMachine::hello() const {
   return {.run = run_,
@@ -37,26 +30,18 @@ proto::LinkHello LinkMachine::hello() const {
           .streams = options_.streams};
 }
 
-proto::LinkReady LinkMachine::ready() const { return {receipts_.received(), options_.streams, session_}; }
+proto::LinkReady LinkMachine::ready() const {
+  return {receipts_.received(), options_.streams, session_.number};
+}
 
 bool LinkMachine::carries(uint64_t connection) const {
-  if (up_ && up_->number == connection) return true;
-  return std::any_of(further_.begin(), further_.end(), [&](const auto& entry) {
-    return entry.second.is_up && entry.second.channel->number == connection;
-  });
+  return (up_ && up_->number == connection) || further_.is_up(connection);
 }
 
 LinkMachine::Channel* LinkMachine::find(uint64_t connection) {
   for (std::optional<Channel>* channel : {&up_, &greeting_})
     if (*channel && (*channel)->number == connection) return &**channel;
-  Stream* stream = find_stream(connection);
-  return stream != nullptr ? &*stream->channel : nullptr;
-}
-
-LinkMachine::Stream* LinkMachine::find_stream(uint64_t connection) {
-  for (auto& [index, stream] : further_)
-    if (stream.channel && stream.channel->number == connection) return &stream;
-  return nullptr;
+  return further_.find(connection);
 }
 
 // ---- connecting
@@ -70,32 +55,21 @@ LinkMachine::Effects LinkMachine::start(Instant now) {
 
 void LinkMachine::dial(Instant now, bool over_relay, Effects& effects) {
   dialled_ = now;
-  dials_ = true;
-  dials_relay_ = over_relay || address_ >= route_.addresses.size();
-  effects.emplace_back(Dial{dials_relay_ ? std::string() : route_.addresses[address_], dial_deadline()});
+  std::string address = dialling_.begin(over_relay);
+  effects.emplace_back(Dial{std::move(address), dialling_.deadline(options_.times, was_up_)});
 }
 
-Duration LinkMachine::dial_deadline() const {
-  const LinkTimes& times = options_.times;
-  if (!was_up_) return times.address_deadline;
-  const Duration turn = times.heal_deadline / (2 * static_cast<int64_t>(addresses()));
-  return std::clamp(turn, std::min(kTurnMin, times.address_deadline), times.address_deadline);
-}
-
-// Every address once at once, then with growing pauses.
 void LinkMachine::dial_later(Effects& effects) {
-  if (failed_ || dials_ || up_ || greeting_) return;
-  if (!route_.dials && !relayed_) return;  // the other side comes
-  const size_t rounds = tries_ / addresses();
-  const Duration pause = kRetryDelay * (1 << std::min<size_t>(rounds, 10));
-  const Duration delay = rounds == 0 ? Duration::zero() : std::min(options_.times.retry_delay_max, pause);
+  if (failed_ || dialling_.is_under_way() || up_ || greeting_) return;
+  if (!dialling_.goes_by_itself()) return;  // the other side comes
   wakes_ = true;
-  effects.emplace_back(Wake{delay});
+  effects.emplace_back(Wake{dialling_.pause(options_.times.retry_delay_max)});
 }
 
 LinkMachine::Effects LinkMachine::on_wake(Instant now) {
   Effects effects;
-  if (!std::exchange(wakes_, false) || failed_ || dials_ || up_ || greeting_) return effects;
+  if (!std::exchange(wakes_, false) || failed_ || dialling_.is_under_way() || up_ || greeting_)
+    return effects;
   dial(now, /*over_relay=*/!route_.dials, effects);
   return effects;
 }
@@ -103,26 +77,24 @@ LinkMachine::Effects LinkMachine::on_wake(Instant now) {
 // The other side waits at the relay, so whatever connection there is has ended for it.
 LinkMachine::Effects LinkMachine::on_invited(Instant now, const proto::Secret& ticket) {
   Effects effects;
-  if (!failed_ && !route_.dials && !dials_ && route_.relay_ticket == ticket)
+  if (!failed_ && !route_.dials && !dialling_.is_under_way() && route_.relay_ticket == ticket)
     dial(now, /*over_relay=*/true, effects);
   return effects;
 }
 
 LinkMachine::Effects LinkMachine::on_dialled(Instant now, const Result<uint64_t>& connection) {
   Effects effects;
-  if (!std::exchange(dials_, false)) {
+  if (!dialling_.end()) {
     if (connection) effects.emplace_back(Close{*connection});
     return effects;
   }
   if (!connection) {
-    problems_[dials_relay_ ? "relay" : route_.addresses[address_]] = connection.error().message;
-    next_address();
-    ++tries_;
+    dialling_.fail(connection.error().message);
     dial_later(effects);
     return effects;
   }
   close_greeting(effects);
-  greeting_ = Channel{*connection, dials_relay_, now};
+  greeting_ = Channel{*connection, dialling_.is_over_relay(), now};
   greeted_ = now;
   // Who dials introduces itself, also through the relay.
   if (!route_.dials) return effects;
@@ -154,31 +126,29 @@ LinkMachine::Effects LinkMachine::on_accepted(Instant now, uint64_t connection,
 bool LinkMachine::set_up(Instant now, Channel channel, const Greeting& theirs, bool answers,
                          Effects& effects) {
   const bool in_pieces = options_.streams > 0 && theirs.streams > 0;
-  if (was_up_ && in_pieces != in_pieces_) {
-    problems_["greeting"] = "it says otherwise than before whether it knows pieces";
+  if (was_up_ && in_pieces != session_.in_pieces) {
+    dialling_.note("greeting", "it says otherwise than before whether it knows pieces");
     return false;
   }
   if (const Status resumed = outbox_.resume(theirs.received); !resumed) {
-    problems_["greeting"] = resumed.error().message;
+    dialling_.note("greeting", resumed.error().message);
     return false;
   }
   if (greeting_ && greeting_->number == channel.number) greeting_.reset();
   end_session(now, effects);
   close_greeting(effects);
-  if (std::exchange(dials_, false)) effects.emplace_back(StopDialling{});
+  if (dialling_.end()) effects.emplace_back(StopDialling{});
   wakes_ = false;
   const bool first = !was_up_;
   up_ = channel;
-  in_pieces_ = in_pieces;
-  streams_ = in_pieces ? std::min(options_.streams, theirs.streams) : 1;
-  session_began_ = now;
+  session_ = {.number = answers ? options_.draw_session() : theirs.session,
+              .streams = in_pieces ? std::min(options_.streams, theirs.streams) : 1,
+              .in_pieces = in_pieces,
+              .began = now};
   was_up_ = true;
-  relayed_ = channel.relayed;
-  problems_.clear();
+  dialling_.came_up(channel.relayed);
   acknowledged_ = now;
-  session_ = theirs.session;
   if (answers) {
-    session_ = options_.draw_session();
     (void)receipts_.tell_received();
     effects.emplace_back(Say{channel.number, ready()});
   }
@@ -202,7 +172,7 @@ void LinkMachine::on_greeting(Instant now, const proto::Message& message, Effect
   round_trip_ = std::min((greeted_ - dialled_) / 2, now - greeted_);
   if (set_up(now, *greeting_, theirs, /*answers=*/!route_.dials, effects)) return;
   close_greeting(effects);
-  ++tries_;
+  dialling_.count_try();
   dial_later(effects);
 }
 
@@ -210,53 +180,53 @@ void LinkMachine::on_greeting(Instant now, const proto::Message& message, Effect
 
 // Who dials sees how far away the other side is. Not over the relay, which everybody shares.
 void LinkMachine::open_streams(Effects& effects) {
-  if (!route_.dials || up_->relayed || streams_ < 2 || round_trip_ < options_.times.far ||
-      broken_sessions_ >= kBrokenSessionsMax || address_ >= route_.addresses.size())
+  const std::string* address = dialling_.address();
+  if (!route_.dials || up_->relayed || session_.streams < 2 || round_trip_ < options_.times.far ||
+      broken_sessions_ >= kBrokenSessionsMax || address == nullptr)
     return;
-  for (uint32_t index = 1; index < streams_; ++index) {
-    further_[index] = {};
-    effects.emplace_back(DialStream{index, route_.addresses[address_]});
+  for (uint32_t index = 1; index < session_.streams; ++index) {
+    further_.dial(index);
+    effects.emplace_back(DialStream{index, *address});
   }
 }
 
 LinkMachine::Effects LinkMachine::on_stream_dialled(Instant now, uint32_t stream,
                                                     const Result<uint64_t>& connection) {
   Effects effects;
-  const auto at = further_.find(stream);
-  if (failed_ || at == further_.end() || at->second.channel) {
+  if (failed_ || !further_.awaits(stream)) {
     if (connection) effects.emplace_back(Close{*connection});
     return effects;
   }
   if (!connection) {
-    further_.erase(at);
+    further_.give_up(stream);
     return effects;
   }
-  at->second.channel = Channel{*connection, /*relayed=*/false, now};
+  further_.connect(stream, *connection, now);
   proto::LinkHello introduction = hello();
   introduction.stream = stream;
-  introduction.session = session_;
+  introduction.session = session_.number;
   effects.emplace_back(Say{*connection, introduction});
   return effects;
 }
 
-void LinkMachine::on_stream_ready(Stream& stream, const proto::Message& message, Effects& effects) {
+void LinkMachine::on_stream_ready(uint64_t connection, const proto::Message& message, Effects& effects) {
   const auto* ready = std::get_if<proto::LinkReady>(&message);
-  if (ready == nullptr || ready->session != session_)
+  if (ready == nullptr || ready->session != session_.number)
     return fail_with(
         {ErrorCode::InvalidArgument, std::string(name_of(message)) + " does not begin a further connection"},
         effects);
-  stream.is_up = true;
-  effects.emplace_back(BeginStream{stream.channel->number});
+  further_.set_up(connection);
+  effects.emplace_back(BeginStream{connection});
 }
 
 void LinkMachine::accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello,
                                 Effects& effects) {
-  if (!up_ || !in_pieces_ || hello.session != session_ || hello.stream >= streams_ ||
+  if (!up_ || !session_.in_pieces || hello.session != session_.number || hello.stream >= session_.streams ||
       further_.contains(hello.stream)) {
     effects.emplace_back(Close{connection});
     return;
   }
-  further_[hello.stream] = {Channel{connection, /*relayed=*/false, now}, /*is_up=*/true};
+  further_.accept(hello.stream, connection, now);
   effects.emplace_back(Say{connection, ready()});
   effects.emplace_back(BeginStream{connection});
 }
@@ -271,8 +241,8 @@ LinkMachine::Effects LinkMachine::on_message(Instant now, uint64_t connection,
     on_greeting(now, message, effects);
     return effects;
   }
-  if (Stream* stream = find_stream(connection); stream != nullptr && !stream->is_up) {
-    on_stream_ready(*stream, message, effects);
+  if (!carries(connection)) {
+    on_stream_ready(connection, message, effects);
     return effects;
   }
   const auto* ack = std::get_if<proto::LinkAck>(&message);
@@ -280,7 +250,7 @@ LinkMachine::Effects LinkMachine::on_message(Instant now, uint64_t connection,
     fail_with({ErrorCode::InvalidArgument, std::string(name_of(message)) + " is not for a link"}, effects);
     return effects;
   }
-  tries_ = 0;
+  dialling_.something_came();
   if (const Status taken = outbox_.acknowledged(ack->received); !taken) fail_with(taken.error(), effects);
   return effects;
 }
@@ -291,7 +261,7 @@ void LinkMachine::on_bytes(Instant now, uint64_t connection) {
 
 LinkMachine::Effects LinkMachine::on_tensor(Instant now, uint64_t number, uint64_t bytes) {
   Effects effects;
-  tries_ = 0;
+  dialling_.something_came();
   if (receipts_.count_received(number, bytes) && up_ && !failed_) acknowledge(now, effects);
   return effects;
 }
@@ -310,17 +280,14 @@ void LinkMachine::close_greeting(Effects& effects) {
 
 // All of them end; what has not come whole goes again over the next ones.
 void LinkMachine::end_session(Instant now, Effects& effects) {
-  const bool had_further =
-      std::any_of(further_.begin(), further_.end(), [](const auto& entry) { return entry.second.is_up; });
-  const bool lasted = now - session_began_ >= kLasts;
-  if (up_) broken_sessions_ = had_further && !lasted ? broken_sessions_ + 1 : 0;
+  const bool lasted = now - session_.began >= kLasts;
+  if (up_) broken_sessions_ = !further_.up().empty() && !lasted ? broken_sessions_ + 1 : 0;
   if (up_) effects.emplace_back(EndSession{});
-  for (const auto& [index, stream] : further_)
-    if (stream.channel) effects.emplace_back(Close{stream.channel->number});
+  for (const uint64_t connection : further_.connections()) effects.emplace_back(Close{connection});
   further_.clear();
   if (up_) effects.emplace_back(Close{up_->number});
   up_.reset();
-  session_ = 0;
+  session_.number = 0;
 }
 
 LinkMachine::Effects LinkMachine::on_lost(Instant now, uint64_t connection, const Error& error) {
@@ -332,66 +299,74 @@ LinkMachine::Effects LinkMachine::on_lost(Instant now, uint64_t connection, cons
 void LinkMachine::lose(Instant now, uint64_t connection, const Error& error, Effects& effects) {
   if (greeting_ && greeting_->number == connection) {
     close_greeting(effects);
-    next_address();
+    dialling_.go_on();
   } else if (carries(connection)) {
     end_session(now, effects);
     since_ = now;
   } else {
     // A further connection that did not come about: the others do its work.
-    std::erase_if(further_, [&](const auto& entry) {
-      return entry.second.channel && entry.second.channel->number == connection;
-    });
+    further_.drop(connection);
     effects.emplace_back(Close{connection});
     return;
   }
-  ++tries_;
-  problems_["connection"] = error.message;
+  dialling_.count_try();
+  dialling_.note("connection", error.message);
   dial_later(effects);
 }
 
-LinkMachine::Effects LinkMachine::on_tick(Instant now) {
-  Effects effects;
-  // Who slept has heard nothing, and cannot blame the others for it.
-  if (const Duration slept = now - ticked_; slept > kAsleep) {
-    since_ += slept;
-    for (std::optional<Channel>* channel : {&up_, &greeting_})
-      if (*channel) (*channel)->heard = std::min(now, (*channel)->heard + slept);
-    for (auto& [index, stream] : further_)
-      if (stream.channel) stream.channel->heard = std::min(now, stream.channel->heard + slept);
+// Who slept has heard nothing, and cannot blame the others for it.
+void LinkMachine::wake_from_sleep(Instant now) {
+  const Duration slept = now - std::exchange(ticked_, now);
+  if (slept <= kAsleep) return;
+  since_ += slept;
+  for (const uint64_t connection : connections()) {
+    Channel& channel = *find(connection);
+    channel.heard = std::min(now, channel.heard + slept);
   }
-  ticked_ = now;
-  if (failed_) return effects;
+}
+
+std::vector<uint64_t> LinkMachine::connections() const {
+  std::vector<uint64_t> numbers = further_.connections();
+  if (greeting_) numbers.insert(numbers.begin(), greeting_->number);
+  if (up_) numbers.insert(numbers.begin(), up_->number);
+  return numbers;
+}
+
+Duration LinkMachine::silence_allowed(uint64_t connection) const {
+  if (carries(connection)) return options_.times.silence_deadline;
+  return was_up_ ? dialling_.deadline(options_.times, was_up_) : options_.times.ready_deadline;
+}
+
+void LinkMachine::lose_silent(Instant now, Effects& effects) {
   std::vector<std::pair<uint64_t, Duration>> silent;
-  const auto listen = [&](const std::optional<Channel>& channel) {
-    if (!channel) return;
-    // A neighbour may not have its stage yet, the first time.
-    const Duration deadline = carries(channel->number) ? options_.times.silence_deadline
-                              : was_up_                ? dial_deadline()
-                                                       : options_.times.ready_deadline;
-    if (now - channel->heard > deadline) silent.emplace_back(channel->number, deadline);
-  };
-  listen(up_);
-  listen(greeting_);
-  for (const auto& [index, stream] : further_) listen(stream.channel);
+  for (const uint64_t connection : connections())
+    if (const Duration allowed = silence_allowed(connection); now - find(connection)->heard > allowed)
+      silent.emplace_back(connection, allowed);
   for (const auto& [connection, deadline] : silent)
     if (find(connection) != nullptr)
       lose(now, connection,
            {ErrorCode::Timeout,
             "nothing came for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"},
            effects);
+}
+
+LinkMachine::Effects LinkMachine::on_tick(Instant now) {
+  Effects effects;
+  wake_from_sleep(now);
+  if (failed_) return effects;
+  lose_silent(now, effects);
   if (up_) {
     if (now - acknowledged_ < options_.times.ack_interval) return effects;
     acknowledge(now, effects);
     // Over each of them: any may carry nothing else for a while.
-    for (const auto& [index, stream] : further_)
-      if (stream.is_up)
-        effects.emplace_back(Say{stream.channel->number, proto::LinkAck{receipts_.received()}});
+    for (const uint64_t connection : further_.up())
+      effects.emplace_back(Say{connection, proto::LinkAck{receipts_.received()}});
     return effects;
   }
   if (now - since_ > (was_up_ ? options_.times.heal_deadline : options_.times.ready_deadline))
     fail_with({ErrorCode::Timeout, (was_up_ ? "the connection was lost and did not come back in time: "
                                             : "the link did not come up in time: ") +
-                                       text_of(problems_)},
+                                       dialling_.problems()},
               effects);
   return effects;
 }

@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -21,22 +20,13 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "peer/machine/link_dialling.h"
 #include "peer/machine/link_ledger.h"
+#include "peer/machine/link_streams.h"
+#include "peer/machine/link_times.h"
 #include "proto/messages.h"
 
 namespace weft::peer {
-
-struct LinkTimes {
-  // For each address in turn, and the relay. A link that was up has less, so that each address has two turns
-  // before the link has failed: the first may meet the other side's pause, or a broker that is not back yet.
-  Duration address_deadline = std::chrono::seconds(5);
-  Duration ready_deadline = std::chrono::seconds(30);    // for a link to be up the first time
-  Duration heal_deadline = std::chrono::seconds(10);     // for a link that went down to be up again
-  Duration silence_deadline = std::chrono::seconds(10);  // a connection over which nothing came is given up
-  Duration ack_interval = std::chrono::seconds(1);       // signs of life
-  Duration retry_delay_max = std::chrono::seconds(1);
-  Duration far = std::chrono::milliseconds(5);  // the round trip from which further connections are of use
-};
 
 // What is sent over a link, and kept until it has come: LinkLedger's rules for both.
 class LinkOutbox {
@@ -122,49 +112,48 @@ class LinkMachine {
   uint64_t received() const { return receipts_.received(); }
   // It came whole. REQUIRES: it had not come.
   Effects on_tensor(Instant now, uint64_t number, uint64_t bytes);
-  void on_piece() { tries_ = 0; }
+  void on_piece() { dialling_.something_came(); }
 
   const proto::LinkRoute& route() const { return route_; }
   bool was_up() const { return was_up_; }
   bool is_up() const { return up_.has_value(); }
   bool has_failed() const { return failed_; }
-  bool in_pieces() const { return in_pieces_; }  // both sides know them
-  uint32_t streams() const { return streams_; }  // what both sides take
+  bool in_pieces() const { return session_.in_pieces; }  // both sides know them
+  uint32_t streams() const { return session_.streams; }  // what both sides take
   // Tensors go over it.
   bool carries(uint64_t connection) const;
 
  private:
-  struct Channel {  // one of the connections that the link goes over
-    uint64_t number = 0;
-    bool relayed = false;
-    Instant heard{};  // when bytes came last
-  };
-  struct Stream {
-    std::optional<Channel> channel{};  // none: it is being dialled
-    bool is_up = false;
-  };
+  using Channel = LinkChannel;
   struct Greeting {  // what the other side said of itself
     uint64_t received = 0;
     uint32_t streams = 0;
     uint64_t session = 0;
   };
+  struct Session {
+    uint64_t number = 0;  // as its LinkReady named it; 0: there is none
+    uint32_t streams = 1;
+    bool in_pieces = false;
+    Instant began{};
+  };
   void dial(Instant now, bool over_relay, Effects& effects);
   void dial_later(Effects& effects);
   bool set_up(Instant now, Channel channel, const Greeting& theirs, bool answers, Effects& effects);
   void on_greeting(Instant now, const proto::Message& message, Effects& effects);
-  void on_stream_ready(Stream& stream, const proto::Message& message, Effects& effects);
+  void on_stream_ready(uint64_t connection, const proto::Message& message, Effects& effects);
   void accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello, Effects& effects);
   void open_streams(Effects& effects);
   void lose(Instant now, uint64_t connection, const Error& error, Effects& effects);
   void end_session(Instant now, Effects& effects);
   void close_greeting(Effects& effects);
-  size_t addresses() const { return route_.dials ? route_.addresses.size() + 1 : 1; }
-  Duration dial_deadline() const;
-  void next_address() { address_ = address_ < route_.addresses.size() ? address_ + 1 : 0; }
+  void wake_from_sleep(Instant now);
+  std::vector<uint64_t> connections() const;  // all that it knows
+  void lose_silent(Instant now, Effects& effects);
+  // A neighbour may not have its stage yet, the first time.
+  Duration silence_allowed(uint64_t connection) const;
   void acknowledge(Instant now, Effects& effects);
   void fail_with(const Error& error, Effects& effects);
   Channel* find(uint64_t connection);
-  Stream* find_stream(uint64_t connection);
   proto::LinkHello hello() const;
   proto::LinkReady ready() const;
 
@@ -175,26 +164,21 @@ class LinkMachine {
   const proto::LinkRoute route_;
   LinkOutbox& outbox_;
   LinkReceipts receipts_{};
-  std::optional<Channel> up_{}, greeting_{};  // greeting_: connected, and not yet introduced
-  bool dials_ = false;                        // now
-  bool dials_relay_ = false;
-  bool wakes_ = false;                    // is to be woken
-  std::map<uint32_t, Stream> further_{};  // by index, from 1
-  uint64_t session_ = 0;                  // as its LinkReady named it
-  uint32_t streams_ = 1;
-  bool in_pieces_ = false;
-  Instant session_began_{};
+  LinkDialling dialling_;
+  std::optional<Channel> up_{};
+  std::optional<Channel> greeting_{};  // connected, and not yet introduced
+  LinkStreams further_{};
+  Session session_{};
   uint32_t broken_sessions_ = 0;  // that had further connections and did not last, in a row
-  Instant dialled_{}, greeted_{};
+  Instant dialled_{};
+  Instant greeted_{};
   Duration round_trip_{};  // about, of the session
-  bool was_up_ = false, failed_ = false;
-  bool relayed_ = false;    // it was last up through the relay: then both sides go there by themselves
+  bool wakes_ = false;     // is to be woken
+  bool was_up_ = false;
+  bool failed_ = false;
   Instant since_{};         // when it began, or went down
   Instant acknowledged_{};  // when this side last said how much has come
   Instant ticked_{};
-  size_t address_ = 0;  // what is dialled next: the addresses, then the relay; first what worked last
-  size_t tries_ = 0;    // since something came
-  std::map<std::string, std::string> problems_{};  // of each address that was tried, the latest
 };
 
 }  // namespace weft::peer

@@ -56,10 +56,10 @@ void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions
   Put put;
   put.request = next_request_++;
   put.sha256 = sha256;
-  put.bytes = std::move(bytes);
+  put.body.bytes = std::move(bytes);
   put.options = std::move(options);
-  put.options.packs &= put.bytes.bytes.size() >= storage::kWorthPacking;
-  if (put.options.may_lapse) put.owner = std::exchange(put.bytes.owner, nullptr);
+  put.options.packs &= put.body.bytes.bytes.size() >= storage::kWorthPacking;
+  if (put.options.may_lapse) put.owner = std::exchange(put.body.bytes.owner, nullptr);
   put.done = std::move(done);
   puts_.push_back(std::move(put));
   send_puts();
@@ -70,7 +70,7 @@ void BulkTransfers::send_puts() {
   size_t unanswered = 0;
   std::vector<std::function<void(Status)>> lapsed;
   for (auto at = puts_.begin(); at != puts_.end();) {
-    const size_t size = at->bytes.bytes.size();
+    const size_t size = at->body.bytes.bytes.size();
     if (!at->begun) {
       if (unanswered != 0 && unanswered + size > kUnansweredMax) break;
       if (!begin_put(*at)) {
@@ -88,26 +88,25 @@ void BulkTransfers::send_puts() {
 }
 
 bool BulkTransfers::begin_put(Put& put) {
-  if (!put.bytes.owner) put.bytes.owner = put.owner.lock();
-  if (put.options.may_lapse && !put.bytes.owner) return false;
+  if (!put.body.bytes.owner) put.body.bytes.owner = put.owner.lock();
+  if (put.options.may_lapse && !put.body.bytes.owner) return false;
   put.begun = true;
   proto::PutBlob message{.request = put.request,
                          .sha256 = put.sha256,
-                         .size = put.bytes.bytes.size(),
+                         .size = put.body.bytes.bytes.size(),
                          .durable = put.options.durable,
                          .packed = put.options.packs};
   if (const auto& base = put.options.base; base && put.options.packs && base->bytes.size() == message.size)
-    put.base = {base->owner.lock(), base->bytes};
-  put.has_base = put.base.owner != nullptr;
+    put.body.base = {base->owner.lock(), base->bytes};
+  put.has_base = put.body.base.owner != nullptr;
   if (put.has_base) message.base = put.options.base->sha256;
   send_(message_frame(message));
   return true;
 }
 
 bool BulkTransfers::send_chunk(Put& put) {
-  if (put.options.packs && !put.unit) pack_next(put);
-  const size_t left = put.unit ? put.unit->size() - put.unit_sent : put.bytes.bytes.size() - put.sent;
-  size_t size = std::min(proto::kChunkSizeMax, left);
+  if (put.options.packs) put.body.pack_next(packer_);
+  size_t size = std::min(proto::kChunkSizeMax, put.body.next_size());
   if (pacing_.loop != nullptr && put.options.rate != 0) {
     const Instant now = pacing_.loop->now();
     const CopyPacer::Line line{.unsent = pacing_.unsent ? pacing_.unsent() : 0,
@@ -123,30 +122,8 @@ bool BulkTransfers::send_chunk(Put& put) {
   }
   send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
          .head = proto::encode_chunk_head(put.request),
-         .body = next_bytes(put, size)});
+         .body = put.body.next(size)});
   return true;
-}
-
-void BulkTransfers::pack_next(Put& put) {
-  const size_t size = std::min(storage::kPackedUnit, put.bytes.bytes.size() - put.sent);
-  const auto part = [&](const net::SharedBytes& whole) { return whole.bytes.subspan(put.sent, size); };
-  put.unit = std::make_shared<const std::vector<std::byte>>(
-      packer_.pack(part(put.bytes), put.base.owner ? part(put.base) : std::span<const std::byte>{}));
-  put.unit_sent = 0;
-  put.sent += size;
-  if (put.sent == put.bytes.bytes.size()) put.base = {};
-}
-
-net::SharedBytes BulkTransfers::next_bytes(Put& put, size_t size) {
-  if (!put.unit) {
-    put.sent += size;
-    return {put.bytes.owner, put.bytes.bytes.subspan(put.sent - size, size)};
-  }
-  const auto unit = put.unit;
-  const net::SharedBytes bytes{unit, std::span(*unit).subspan(put.unit_sent, size)};
-  put.unit_sent += size;
-  if (put.unit_sent == unit->size()) put.unit.reset();
-  return bytes;
 }
 
 // Its base is not there any more, or not what it should be. It goes last: another may be on its way.
@@ -158,7 +135,7 @@ void BulkTransfers::put_again(uint64_t request) {
   put.request = next_request_++;
   put.options.base.reset();
   put.begun = put.has_base = false;
-  put.sent = 0;
+  put.body.begin_again();
   puts_.push_back(std::move(put));
   send_puts();
 }
@@ -182,11 +159,9 @@ void BulkTransfers::missing(std::vector<Digest> blobs, bool durable,
 
 void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
                                    std::function<void(Result<MicrobatchData>)> done) {
-  sizes.resize(sizes.empty() ? 0 : request.inputs.size());
   request.request = next_request_++;
   send_(message_frame(request));
-  const uint64_t number = request.request;
-  microbatches_[number] = {std::move(request), std::move(sizes), {}, std::move(done)};
+  microbatches_.ask(std::move(request), std::move(sizes), std::move(done));
 }
 
 // To a get.
@@ -196,10 +171,9 @@ Status BulkTransfers::on_answer(const proto::BlobAnswer& answer) {
   if (answer.message.empty() && !is_larger) return begin_get(answer);
   if (answer.message.empty() && get.is_from_peer)
     return refuse_get(answer.request, {ErrorCode::Corrupted, "a blob is said to be larger than it is"});
-  const auto done = std::move(get.done);
-  gets_.erase(answer.request);
-  done(answer.message.empty() ? fail(ErrorCode::ResourceExhausted, "a blob is larger than expected")
-                              : fail(answer.code, answer.message));
+  end_get(answer.request, answer.message.empty()
+                              ? Error{ErrorCode::ResourceExhausted, "a blob is larger than expected"}
+                              : Error{answer.code, answer.message});
   return {};
 }
 
@@ -214,10 +188,8 @@ Status BulkTransfers::begin_get(const proto::BlobAnswer& answer) {
   try {
     if (!get.sink) get.bytes->reserve(answer.size);
   } catch (const std::exception&) {  // bad_alloc, length_error
-    const auto done = std::move(get.done);
-    gets_.erase(answer.request);
-    done(fail(ErrorCode::ResourceExhausted,
-              "no memory for a blob of " + std::to_string(answer.size) + " bytes"));
+    end_get(answer.request, {ErrorCode::ResourceExhausted,
+                             "no memory for a blob of " + std::to_string(answer.size) + " bytes"});
     return {};
   }
   if (!answer.has_base) get.base = {};
@@ -239,11 +211,15 @@ Status BulkTransfers::unpack(Get& get, std::span<const std::byte> chunk) {
   });
 }
 
-// The request is told, the connection ends.
-Status BulkTransfers::refuse_get(uint64_t request, const Error& error) {
+void BulkTransfers::end_get(uint64_t request, const Error& error) {
   const auto done = std::move(gets_.at(request).done);
   gets_.erase(request);
   done(fail(error));
+}
+
+// The request is told, the connection ends.
+Status BulkTransfers::refuse_get(uint64_t request, const Error& error) {
+  end_get(request, error);
   return fail(error);
 }
 
@@ -287,18 +263,7 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
     return true;
   }
   if (const auto* answer = std::get_if<proto::MicrobatchAnswer>(&message)) {
-    const auto at = microbatches_.find(answer->request);
-    if (at == microbatches_.end() || receiving_ != 0)
-      return fail(ErrorCode::InvalidArgument, "an answer to nothing that was asked");
-    if (!answer->message.empty()) {
-      const auto done = std::move(at->second.done);
-      microbatches_.erase(at);
-      done(fail(answer->code, answer->message));
-      return true;
-    }
-    at->second.result.sample_position = answer->sample_position;
-    at->second.result.valid_count = answer->valid_count;
-    receiving_ = answer->request;
+    WEFT_TRY_STATUS(microbatches_.on_answer(*answer));
     return true;
   }
   return false;
@@ -328,29 +293,10 @@ Status BulkTransfers::hand_on(uint64_t request, Get& get, std::span<const std::b
   get.hash->update(bytes);
   get.come += bytes.size();
   if (const Status taken = get.sink(bytes); !taken) {  // what still comes of it belongs to nobody
-    const auto done = std::move(get.done);
-    gets_.erase(request);
-    done(fail(taken.error()));
+    end_get(request, taken.error());
   } else if (get.come == get.size) {
     finish_get(request);
   }
-  return {};
-}
-
-Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
-  const auto at = microbatches_.find(receiving_);
-  if (receiving_ == 0 || at == microbatches_.end() || tensor.header.edge >= at->second.request.inputs.size())
-    return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
-  if (tensor.header.codec.kind != compress::Kind::Dense)
-    return fail(ErrorCode::InvalidArgument, "data that is not sent as it is");
-  Pending& pending = at->second;
-  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = std::move(tensor.payload);
-  if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
-  const auto done = std::move(pending.done);
-  MicrobatchData result = std::move(pending.result);
-  microbatches_.erase(at);
-  receiving_ = 0;
-  done(std::move(result));
   return {};
 }
 
@@ -359,7 +305,7 @@ Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
 Result<net::PayloadPlace> BulkTransfers::place(uint8_t kind, size_t payload_size,
                                                std::span<const std::byte> head) {
   constexpr size_t kHeadMax = 64;  // of a chunk, about
-  if (kind == static_cast<uint8_t>(proto::FrameKind::Tensor)) return place_tensor(payload_size, head);
+  if (kind == static_cast<uint8_t>(proto::FrameKind::Tensor)) return microbatches_.place(payload_size, head);
   const bool is_chunk = kind == static_cast<uint8_t>(proto::FrameKind::Chunk);
   if (payload_size > (is_chunk ? proto::kChunkSizeMax + kHeadMax : proto::kMessageSizeMax))
     return fail(ErrorCode::InvalidArgument, "a frame of " + std::to_string(payload_size) + " bytes");
@@ -380,25 +326,12 @@ Result<net::PayloadPlace> BulkTransfers::place_chunk(size_t payload_size, std::s
   return net::PayloadPlace{head_size, std::shared_ptr<std::byte[]>(bytes, bytes->data() + begin)};
 }
 
-Result<net::PayloadPlace> BulkTransfers::place_tensor(size_t payload_size, std::span<const std::byte> head) {
-  const auto at = microbatches_.find(receiving_);
-  const auto tensor = proto::decode_tensor_head(head, payload_size);
-  if (!tensor) return fail(tensor.error());
-  if (receiving_ == 0 || at == microbatches_.end() || tensor->header.edge >= at->second.request.inputs.size())
-    return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
-  const std::vector<uint64_t>& sizes = at->second.sizes;
-  if (!sizes.empty() && payload_size - tensor->size > sizes[tensor->header.edge])
-    return fail(ErrorCode::InvalidArgument, "data that is larger than what was asked for");
-  return net::PayloadPlace{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
-}
-
 void BulkTransfers::fail_all(const Error& error) {
-  receiving_ = 0;
   chunk_timer_.reset();
   for (auto& [request, get] : std::exchange(gets_, {})) get.done(fail(error));
   for (auto& put : std::exchange(puts_, {})) put.done(fail(error));
   for (auto& [request, done] : std::exchange(missing_, {})) done(fail(error));
-  for (auto& [request, pending] : std::exchange(microbatches_, {})) pending.done(fail(error));
+  microbatches_.fail_all(error);
 }
 
 }  // namespace weft::peer

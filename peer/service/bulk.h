@@ -14,7 +14,9 @@
 #include "dag/tensor.h"
 #include "net/connection.h"
 #include "net/loop.h"
+#include "peer/service/microbatch_requests.h"
 #include "peer/service/pacer.h"
+#include "peer/service/put_body.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
 #include "storage/packed.h"
@@ -25,12 +27,6 @@ namespace weft::peer {
 net::OutFrame message_frame(const proto::Message& message);
 // `payload`: the tensor, or what the header's codec made of it (payload_spec).
 net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& payload);
-// What came: the payload is the frame's body where one was placed, which then has the size that the header
-// says.
-struct ReceivedTensor {
-  proto::TensorHeader header;
-  dag::Tensor payload;
-};
 // Bytes that a codec made: a tensor of their own kind, until they are decoded.
 inline dag::TensorSpec payload_spec(size_t size) { return {dag::DType::U8, {static_cast<int64_t>(size)}}; }
 Result<ReceivedTensor> tensor_of(const net::InFrame& frame);
@@ -99,11 +95,7 @@ class BulkTransfers {
     missing(std::move(blobs), true, std::move(done));
   }
 
-  struct MicrobatchData {
-    uint64_t sample_position = 0;
-    uint32_t valid_count = 0;
-    std::map<std::string, dag::Tensor> tensors;
-  };
+  using MicrobatchData = peer::MicrobatchData;
   // `sizes`: bytes of each input, in order; empty: as the other side says. What is larger ends the
   // connection.
   void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
@@ -112,14 +104,14 @@ class BulkTransfers {
   // What came: true when it was for this. Errors end the connection.
   Result<bool> on_message(const proto::Message& message);
   Status on_chunk(const proto::ChunkFrame& chunk, size_t placed = 0);  // and so many bytes where place() said
-  Status on_tensor(ReceivedTensor tensor);
+  Status on_tensor(ReceivedTensor tensor) { return microbatches_.on_tensor(std::move(tensor)); }
   // For Connection::Handlers::on_head, or left out: what was asked for goes straight into what is given; of
   // anything else no more is taken than it may have.
   Result<net::PayloadPlace> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head);
   // The connection is gone: everything under way ends with the error.
   void fail_all(const Error& error);
   bool is_getting(uint64_t request) const { return gets_.contains(request); }
-  size_t under_way() const { return gets_.size() + puts_.size() + missing_.size() + microbatches_.size(); }
+  size_t under_way() const { return gets_.size() + puts_.size() + missing_.size() + microbatches_.count(); }
 
  private:
   struct Get {
@@ -139,38 +131,26 @@ class BulkTransfers {
   struct Put {
     uint64_t request = 0;
     Digest sha256;
-    net::SharedBytes bytes;  // where they may lapse, without an owner until it has begun
+    PutBody body;  // where it may lapse, without an owner until it has begun
     std::weak_ptr<const void> owner{};
     PutOptions options;
     std::function<void(Status)> done;
     bool begun = false;
-    net::SharedBytes base{};  // until all is packed; none: nothing to pack on
-    bool has_base = false;    // it was announced
-    size_t sent = 0;          // bytes of the blob; of one that is packed, also those that are in `unit`
-    std::shared_ptr<const std::vector<std::byte>> unit{};
-    size_t unit_sent = 0;
-    bool is_sent() const { return begun && sent == bytes.bytes.size() && !unit; }
-  };
-  struct Pending {
-    proto::GetMicrobatch request;
-    std::vector<uint64_t> sizes;
-    MicrobatchData result;
-    std::function<void(Result<MicrobatchData>)> done;
+    bool has_base = false;  // it was announced
+    bool is_sent() const { return begun && body.is_sent(); }
   };
   void send_puts();
   bool begin_put(Put& put);   // false: its bytes are nobody's any more
   bool send_chunk(Put& put);  // false: not yet
-  void pack_next(Put& put);
-  net::SharedBytes next_bytes(Put& put, size_t size);
   void put_again(uint64_t request);
   Status on_answer(const proto::BlobAnswer& answer);
   Status begin_get(const proto::BlobAnswer& answer);
   Status hand_on(uint64_t request, Get& get, std::span<const std::byte> bytes);
   static Status unpack(Get& get, std::span<const std::byte> chunk);
+  void end_get(uint64_t request, const Error& error);
   Status refuse_get(uint64_t request, const Error& error);
   void finish_get(uint64_t request);
   Result<net::PayloadPlace> place_chunk(size_t payload_size, std::span<const std::byte> head);
-  Result<net::PayloadPlace> place_tensor(size_t payload_size, std::span<const std::byte> head);
 
   Send send_;
   Pacing pacing_{};
@@ -181,8 +161,7 @@ class BulkTransfers {
   storage::Packer packer_;
   std::unique_ptr<net::Loop::Timer> chunk_timer_;
   std::map<uint64_t, std::function<void(Result<std::vector<Digest>>)>> missing_;
-  std::map<uint64_t, Pending> microbatches_;
-  uint64_t receiving_ = 0;  // the microbatch whose tensors come now
+  MicrobatchRequests microbatches_;
 };
 
 }  // namespace weft::peer

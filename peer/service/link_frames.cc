@@ -1,7 +1,6 @@
 // What comes over the connections of a link: where the bytes go, and what is refused.
 #include <utility>
 
-#include "peer/machine/serve_script.h"
 #include "peer/service/bulk.h"
 #include "peer/service/links.h"
 
@@ -29,7 +28,7 @@ Result<net::PayloadPlace> Links::on_head(plan::Seat seat, uint64_t number, uint8
 Result<net::PayloadPlace> Links::place_tensor(Link& link, size_t payload_size,
                                               std::span<const std::byte> head) {
   WEFT_TRY(const proto::TensorHead tensor, proto::decode_tensor_head(head, payload_size));
-  WEFT_TRY(const bool expected, is_expected(tensor.header));
+  WEFT_TRY(const bool expected, expected_.expects(tensor.header));
   link.meter.begin(options_.loop->now(), payload_size, link.whole_bytes);
   if (!expected) return net::PayloadPlace{};
   return net::PayloadPlace{tensor.size, dag::allocate_tensor_bytes(payload_size - tensor.size)};
@@ -41,37 +40,14 @@ Result<net::PayloadPlace> Links::place_piece(Link& link, Channel& channel, size_
   const bool is_new = !link.machine->has_received(start.head.number);
   net::PayloadPlace placement;
   if (is_new) {
-    WEFT_TRY(const bool expected, is_expected(start.head.header));
+    WEFT_TRY(const bool expected, expected_.expects(start.head.header));
     WEFT_TRY(TensorAssembly::Begun begun,
              link.assembly.begin(start.head, link.machine->received(), expected));
-    if (begun.is_first) link.meter.begin(options_.loop->now(), start.head.size, bytes_came(link));
+    if (begun.is_first) link.meter.begin(options_.loop->now(), start.head.size, link.channels.came());
     if (start.head.size > 0) placement = {start.head_size, std::move(begun.memory)};
   }
-  channel.incoming = IncomingPiece{std::move(start.head), is_new};
+  channel.incoming = LinkChannels::IncomingPiece{std::move(start.head), is_new};
   return placement;
-}
-
-Result<bool> Links::is_expected(const proto::TensorHeader& header) const {
-  if (header.program == proto::ProgramKind::Serve && assignment_->serve && !serve_edges_.empty()) {
-    WEFT_TRY_STATUS(check_serve_tensor(header, *assignment_->serve, serve_edges_));
-    return true;
-  }
-  for (const proto::StageProgram& program : assignment_->programs) {
-    if (program.kind != header.program) continue;
-    for (const proto::EdgeEnd& end : program.receives) {
-      if (end.edge != header.edge) continue;
-      const auto wrong = [&](const std::string& is, const std::string& should) {
-        return fail(ErrorCode::InvalidArgument,
-                    "edge " + std::to_string(header.edge) + ": it is " + is + ", expected " + should);
-      };
-      const dag::TensorSpec& spec = program.graph->spec(end.value);
-      if (header.spec != spec) return wrong(dag::to_string(header.spec), dag::to_string(spec));
-      if (!proto::may_come_as(header.codec, end.codec))
-        return wrong(compress::name(header.codec), compress::name(end.codec));
-      return true;
-    }
-  }
-  return false;
 }
 
 void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
@@ -104,12 +80,12 @@ void Links::on_tensor(Link& link, const net::InFrame& frame) {
 
 // Its bytes are where place_piece had them.
 void Links::on_piece(Link& link, Channel& channel) {
-  const IncomingPiece coming = *std::exchange(channel.incoming, std::nullopt);
+  const LinkChannels::IncomingPiece coming = *std::exchange(channel.incoming, std::nullopt);
   link.machine->on_piece();
   if (!coming.is_new) return;
   auto tensor = link.assembly.end(coming.piece);
   if (!tensor) return;
-  link.meter.end(options_.loop->now(), coming.piece.size, bytes_came(link));
+  link.meter.end(options_.loop->now(), coming.piece.size, link.channels.came());
   act(link, link.machine->on_tensor(options_.loop->now(), coming.piece.number, coming.piece.size));
   handlers_.on_tensor(seat_of(link), tensor->header, std::move(tensor->payload));
 }

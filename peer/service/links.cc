@@ -26,19 +26,39 @@ uint64_t draw_session() {
 uint64_t edge_bytes(const proto::StageProgram& program, const proto::EdgeEnd& end) {
   return static_cast<uint64_t>(program.graph->spec(end.value).bytes().value);
 }
+
+// Of all edges with that seat: what is sent, and what comes.
+std::pair<uint64_t, uint64_t> bytes_of_edges(const proto::AssignStage& assignment, const plan::Seat& seat) {
+  uint64_t sends = 0, receives = 0;
+  for (const proto::StageProgram& program : assignment.programs) {
+    for (const proto::EdgeEnd& end : program.sends)
+      if (other_end(end, 0) == seat) sends += edge_bytes(program, end);
+    for (const proto::EdgeEnd& end : program.receives)
+      if (other_end(end, 0) == seat) receives += edge_bytes(program, end);
+  }
+  return {sends, receives};
+}
+
+void set_limits(net::Connection& connection, bool in_pieces) {
+  net::ConnectionLimits limits;
+  limits.frame_size_max = in_pieces ? proto::kPieceSize + proto::kPieceHeadSizeMax
+                                    : proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
+  // A tensor at a time. A neighbour that sends and does not read does not make acknowledgements pile up
+  // without end.
+  limits.send_queue_max = proto::kTensorSizeMax + (64 << 20);
+  limits.unsent_max = kUnsentMax;
+  connection.set_limits(limits);
+}
 }  // namespace
 
 Links::Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers)
-    : options_(std::move(options)), assignment_(std::move(assignment)), handlers_(std::move(handlers)) {
+    : options_(std::move(options)),
+      assignment_(std::move(assignment)),
+      expected_(assignment_),
+      handlers_(std::move(handlers)) {
   for (const proto::LinkRoute& route : assignment_->links) {
     Link& link = links_[route.seat];
-    uint64_t sends = 0, receives = 0;  // bytes of all edges
-    for (const proto::StageProgram& program : assignment_->programs) {
-      for (const proto::EdgeEnd& end : program.sends)
-        if (other_end(end, 0) == route.seat) sends += edge_bytes(program, end);
-      for (const proto::EdgeEnd& end : program.receives)
-        if (other_end(end, 0) == route.seat) receives += edge_bytes(program, end);
-    }
+    const auto [sends, receives] = bytes_of_edges(*assignment_, route.seat);
     link.queue = LinkQueue({.kept_bytes_max = options_.kept_bytes_max, .window_bytes = window_of(sends)});
     // Twice what is begun at a time by who keeps to it.
     link.assembly = TensorAssembly(2 * window_of(receives));
@@ -69,8 +89,8 @@ void Links::act(Link& link, LinkMachine::Effects effects) {
                      });
                    },
                    [&](const LinkMachine::Say& e) {
-                     if (const auto at = link.channels.find(e.connection); at != link.channels.end())
-                       at->second.connection->send(message_frame(e.message));
+                     if (const Channel* channel = link.channels.find(e.connection))
+                       channel->connection->send(message_frame(e.message));
                    },
                    [&](const LinkMachine::Begin& e) {
                      begin(link, e.connection);
@@ -98,17 +118,6 @@ net::ConnectOptions Links::connect_options(const Link& link, const std::string& 
   return options;
 }
 
-void Links::set_limits(net::Connection& connection, bool in_pieces) {
-  net::ConnectionLimits limits;
-  limits.frame_size_max = in_pieces ? proto::kPieceSize + proto::kPieceHeadSizeMax
-                                    : proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
-  // A tensor at a time. A neighbour that sends and does not read does not make acknowledgements pile up
-  // without end.
-  limits.send_queue_max = proto::kTensorSizeMax + (64 << 20);
-  limits.unsent_max = kUnsentMax;
-  connection.set_limits(limits);
-}
-
 void Links::dial(Link& link, const std::string& address, Duration deadline) {
   const proto::LinkRoute& route = link.machine->route();
   const auto dialled = [this, seat = route.seat](Result<net::ConnectionPtr> result) {
@@ -128,8 +137,7 @@ void Links::dial(Link& link, const std::string& address, Duration deadline) {
 }
 
 uint64_t Links::add_channel(Link& link, const net::ConnectionPtr& connection) {
-  link.channels[next_number_] = {
-      .connection = connection, .bytes_heard = connection->stats().bytes_received, .ahead = kAheadMin};
+  link.channels.add(next_number_, connection);
   return next_number_++;
 }
 
@@ -211,10 +219,26 @@ void Links::on_invitation(const proto::Secret& ticket) {
 }
 
 void Links::begin(Link& link, uint64_t number) {
-  link.carrying.push_back(number);
-  net::Connection& connection = *link.channels.at(number).connection;
+  link.channels.carry(number);
+  net::Connection& connection = *link.channels.find(number)->connection;
   set_limits(connection, link.machine->in_pieces());
   connection.pause_reading(is_paused_);
+  give(link);
+}
+
+Links::Channel* Links::channel_of(Link& link, uint64_t number) {
+  return link.machine->carries(number) ? link.channels.find(number) : nullptr;
+}
+
+void Links::give(Link& link) {
+  link.channels.give(link.queue, /*whole=*/!link.machine->in_pieces(), options_.loop->now());
+}
+
+void Links::on_drained(plan::Seat seat, uint64_t number) {
+  Link& link = links_.at(seat);
+  Channel* channel = channel_of(link, number);
+  if (failed_ || channel == nullptr) return;
+  link.channels.on_drained(*channel, link.machine->streams(), options_.loop->now());
   give(link);
 }
 
@@ -229,20 +253,13 @@ void Links::send(plan::Seat seat, const proto::TensorHeader& header, const dag::
 }
 
 void Links::close_channel(Link& link, uint64_t number) {
-  const auto at = link.channels.find(number);
-  if (at == link.channels.end()) return;
-  const net::ConnectionPtr connection = std::move(at->second.connection);
-  link.channels.erase(at);
-  link.bytes_sent_before += connection->stats().bytes_sent;
-  connection->close();
+  if (const net::ConnectionPtr connection = link.channels.take(number)) connection->close();
 }
 
 // What has not come whole goes again over the next ones.
 void Links::end_session(Link& link) {
-  link.carrying.clear();
+  link.channels.end_session();
   link.further.clear();
-  link.choice = {};
-  link.busy_since.reset();
   link.assembly.clear();
   link.meter.drop();
 }
@@ -261,11 +278,7 @@ void Links::on_tick() {
 }
 
 void Links::on_link_tick(Link& link, Instant now) {
-  for (auto& [number, channel] : link.channels) {
-    const uint64_t bytes = channel.connection->stats().bytes_received;
-    if (bytes != channel.bytes_heard || is_paused_) link.machine->on_bytes(now, number);
-    channel.bytes_heard = bytes;
-  }
+  for (const uint64_t number : link.channels.heard(/*all=*/is_paused_)) link.machine->on_bytes(now, number);
   act(link, link.machine->on_tick(now));
 }
 
@@ -279,7 +292,7 @@ void Links::pause_reading(bool paused) {
   is_paused_ = paused;
   for (auto& [seat, link] : links_) {
     link.meter.drop();
-    each_channel(link, [&](Channel& channel) { channel.connection->pause_reading(paused); });
+    link.channels.pause_reading(paused);
   }
 }
 
@@ -291,9 +304,7 @@ bool Links::all_up() const {
 size_t Links::unsent() const {
   size_t unsent = 0;
   for (const auto& [seat, link] : links_) {
-    if (link.carrying.empty()) continue;
-    unsent += link.queue.unsent_bytes();
-    each_channel(link, [&](const Channel& channel) { unsent += channel.connection->unsent(); });
+    if (link.channels.is_carrying()) unsent += link.queue.unsent_bytes() + link.channels.unsent();
   }
   return unsent;
 }
@@ -301,13 +312,10 @@ size_t Links::unsent() const {
 std::vector<proto::LinkUse> Links::take_use() {
   std::vector<proto::LinkUse> uses;
   for (auto& [seat, link] : links_) {
-    uint64_t sent = link.bytes_sent_before;
-    for (const auto& [number, channel] : link.channels) sent += channel.connection->stats().bytes_sent;
     proto::LinkUse use = link.meter.take();
     use.seat = seat;
-    use.bytes_sent = sent - link.bytes_sent_told;
+    use.bytes_sent = link.channels.take_sent();
     uses.push_back(use);
-    link.bytes_sent_told = sent;
   }
   return uses;
 }

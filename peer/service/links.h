@@ -4,9 +4,8 @@
 // loop.
 //
 // Tensors go in pieces, the most urgent first (link_queue.h), and little is given to a connection ahead of
-// what it can send, so that what is made a moment later and needed sooner does not wait behind what was
-// given. Where the other side is far away further connections carry pieces too, for one TCP stream may not
-// fill the line.
+// what it can send (link_channels.h). Where the other side is far away further connections carry pieces too,
+// for one TCP stream may not fill the line.
 #pragma once
 
 #include <functional>
@@ -22,9 +21,10 @@
 #include "net/connection.h"
 #include "peer/machine/link.h"
 #include "peer/service/dial_guard.h"
+#include "peer/service/expected_tensors.h"
+#include "peer/service/link_channels.h"
 #include "peer/service/link_meter.h"
 #include "peer/service/link_queue.h"
-#include "peer/service/stream_choice.h"
 #include "peer/service/tensor_assembly.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
@@ -57,8 +57,8 @@ class Links {
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
 
   void start();
-  // What comes on each edge of a served model's passes, once whoever derives the model knows.
-  void expect(std::vector<dag::RowSpec> edges) { serve_edges_ = std::move(edges); }
+  // As ExpectedTensors has it.
+  void expect(std::vector<dag::RowSpec> edges) { expected_.expect(std::move(edges)); }
   // Whether an accepted connection that introduced itself so belongs here; then it is taken over, and what
   // comes of it from now on goes to the returned handlers.
   std::optional<net::Connection::Handlers> offer(const net::ConnectionPtr& connection,
@@ -76,32 +76,16 @@ class Links {
   std::vector<proto::LinkUse> take_use();  // since the last call; what was sent twice counts twice
 
  private:
-  static constexpr size_t kAheadMin = proto::kPieceSize;
-  struct IncomingPiece {
-    proto::PieceHead piece{};
-    bool is_new = false;  // of a tensor that has not come
-  };
-  struct Channel {  // a connection
-    net::ConnectionPtr connection{};
-    uint64_t bytes_heard = 0;
-    size_t ahead = 0;                         // bytes that it is given at a time
-    Instant given{};                          // when it was last given any while it had none
-    std::optional<IncomingPiece> incoming{};  // the piece whose head came last
-  };
+  using Channel = LinkChannels::Channel;
   struct Link {
     LinkQueue queue{};
     std::unique_ptr<LinkMachine> machine{};
     TensorAssembly assembly{};
     LinkMeter meter{};
-    std::map<uint64_t, Channel> channels{};  // by number
-    std::vector<uint64_t> carrying{};        // tensors go over these; the session's first connection first
+    LinkChannels channels{};
     std::unique_ptr<net::Attempt> attempt{};
     std::map<uint32_t, std::unique_ptr<net::Attempt>> further{};  // by index
     std::unique_ptr<net::Loop::Timer> wake{};
-    StreamChoice choice{};                // which of its connections this side uses
-    std::optional<Instant> busy_since{};  // more waits than they take
-    uint64_t busy_sent = 0;               // bytes that had left by then
-    uint64_t bytes_sent_before = 0, bytes_sent_told = 0;
     uint64_t whole_bytes = 0;  // of tensors that came whole
   };
   // Carries out what the link's machine wants.
@@ -117,8 +101,6 @@ class Links {
   net::Connection::Handlers handlers_of(plan::Seat seat, uint64_t number);
   Result<net::PayloadPlace> on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
                                     std::span<const std::byte> head);
-  // False: there is no such edge. Errors: the edge's tensors are others.
-  Result<bool> is_expected(const proto::TensorHeader& header) const;
   Result<net::PayloadPlace> place_tensor(Link& link, size_t payload_size, std::span<const std::byte> head);
   Result<net::PayloadPlace> place_piece(Link& link, Channel& channel, size_t payload_size,
                                         std::span<const std::byte> head);
@@ -129,26 +111,15 @@ class Links {
   void on_link_tick(Link& link, Instant now);
   void down(plan::Seat seat, const Error& error);
   net::ConnectOptions connect_options(const Link& link, const std::string& region, Duration deadline) const;
-  static void set_limits(net::Connection& connection, bool in_pieces);
   static plan::Seat seat_of(const Link& link) { return link.machine->route().seat; }
 
-  // What a link's connections are given to carry (link_streams.cc).
   static Channel* channel_of(Link& link, uint64_t number);  // that carries tensors
-  template <typename LinkType, typename Visit>
-  static void each_channel(LinkType& link, Visit&& visit) {
-    for (const uint64_t number : link.carrying)
-      if (const auto at = link.channels.find(number); at != link.channels.end()) visit(at->second);
-  }
   void give(Link& link);
-  bool give_next(Link& link);  // false: no connection in use takes more, or there is nothing
-  static size_t ahead_max(const Link& link);
-  void count_busy(Link& link, bool is_busy);
   void on_drained(plan::Seat seat, uint64_t number);
-  static uint64_t bytes_came(const Link& link);
 
   LinkOptions options_;
   std::shared_ptr<const proto::AssignStage> assignment_;
-  std::vector<dag::RowSpec> serve_edges_;
+  ExpectedTensors expected_;
   Handlers handlers_;
   std::map<plan::Seat, Link> links_;  // by the other seat
   uint64_t next_number_ = 1;          // counts all connections: what comes from an older one is nobody's

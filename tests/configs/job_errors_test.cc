@@ -234,7 +234,7 @@ TEST(JobErrors, AJobThatServesHasItsKeysAndNoOthers) {
   EXPECT_EQ(job->serve->context, 512u);
   EXPECT_EQ(job->serve->sequences_max, 4u);
   EXPECT_EQ(job->serve->rows_max, 64u);
-  EXPECT_EQ(job->stages, 2u);
+  EXPECT_EQ(job->placement.stages, 2u);
   EXPECT_EQ(job->batch_size, 1u);
   for (const char* set : {"inputs={x: y}",
                           "data={}",

@@ -51,8 +51,8 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(job.evaluate_every, 0u);
   EXPECT_FALSE(job.checkpoint.every || job.checkpoint.steps);
   EXPECT_EQ(job.output, "dir/trained.onnx");
-  EXPECT_FALSE(job.stages.has_value());
-  EXPECT_EQ(job.equal_bits, plan::EqualBits::Prefer);
+  EXPECT_FALSE(job.placement.stages.has_value());
+  EXPECT_EQ(job.placement.equal_bits, plan::EqualBits::Prefer);
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::None);
 }
 
@@ -160,12 +160,12 @@ compression: {policy: adatopk}
   EXPECT_EQ(job.evaluate_every, 100u);
   EXPECT_EQ(job.checkpoint.every, Duration(60s));
   EXPECT_EQ(job.output, "dir/out/trained.onnx");
-  EXPECT_EQ(job.stages, 4u);
-  EXPECT_EQ(job.equal_bits, plan::EqualBits::Require);
-  EXPECT_EQ(job.exclude, (std::vector<std::string>{"attic", "lab 2"}));
-  ASSERT_EQ(job.pins.size(), 2u);
-  EXPECT_EQ(job.pins[1].ops, "fc1");
-  EXPECT_EQ(job.pins[1].peer, "gpu");
+  EXPECT_EQ(job.placement.stages, 4u);
+  EXPECT_EQ(job.placement.equal_bits, plan::EqualBits::Require);
+  EXPECT_EQ(job.placement.exclude, (std::vector<std::string>{"attic", "lab 2"}));
+  ASSERT_EQ(job.placement.pins.size(), 2u);
+  EXPECT_EQ(job.placement.pins[1].ops, "fc1");
+  EXPECT_EQ(job.placement.pins[1].peer, "gpu");
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::AdaTopK);
   EXPECT_EQ(job.arithmetic, dag::Arithmetic::F32);
 }

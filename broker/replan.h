@@ -1,0 +1,38 @@
+// A run that goes on is looked at now and then: planned anew under what is believed by now, and moved to that
+// plan where it pays (broker/run/drift.h).
+#pragma once
+
+#include "broker/events.h"
+#include "broker/jobs/runs.h"
+#include "broker/availability.h"
+#include "broker/scheduling.h"
+
+namespace weft::broker {
+
+class Replanning {
+ public:
+  Replanning(const BrokerOptions& options, Step& step, JobBook& book, Runs& runs,
+             const Availability& availability, const Scheduler& scheduler)
+      : options_(options),
+        step_(step),
+        book_(book),
+        runs_(runs),
+        availability_(availability),
+        scheduler_(scheduler) {}
+
+  void look_at_runs();
+  void on_reconsidered(const Reconsidered& event);
+
+ private:
+  void look_at(Job& job);
+  double cost_of_move(const Job& job) const;
+
+  const BrokerOptions& options_;
+  Step& step_;
+  JobBook& book_;
+  Runs& runs_;
+  const Availability& availability_;
+  const Scheduler& scheduler_;
+};
+
+}  // namespace weft::broker
