@@ -156,7 +156,7 @@ std::vector<Engine::Turn> Engine::share_rows() {
     --left;
   }
   if (options_.draft) left -= guess(turns, left - rows_for_prompts());
-  if (any_generates) left = std::min(left, options_.prompt_rows);
+  if (any_generates && reading() <= generating()) left = std::min(left, options_.prompt_rows);
   for (auto& [id, served] : serving_) {
     if (served.pending() <= 0 || served.generates() || left <= 0) continue;
     const int64_t rows = std::min(left, served.pending());
@@ -168,9 +168,11 @@ std::vector<Engine::Turn> Engine::share_rows() {
 }
 
 // What guesses leave to them.
-int64_t Engine::rows_for_prompts() const {
+int64_t Engine::rows_for_prompts() const { return reading() > 0 ? options_.prompt_rows : 0; }
+
+size_t Engine::reading() const {
   const auto reads = [](const auto& one) { return one.second.pending() > 0 && !one.second.generates(); };
-  return std::any_of(serving_.begin(), serving_.end(), reads) ? options_.prompt_rows : 0;
+  return static_cast<size_t>(std::count_if(serving_.begin(), serving_.end(), reads));
 }
 
 size_t Engine::generating() const {

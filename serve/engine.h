@@ -37,7 +37,8 @@ struct EngineOptions {
   size_t sequences_max = 64;            // that are being served
   size_t waiting_max = 256;             // that wait
   // Rows of a pass for prompts while others generate, whose tokens wait for them: eight rows take a CPU less
-  // than twice what one takes (docs/RESULTS.md).
+  // than twice what one takes (docs/RESULTS.md). Where more prompts are read than texts generate, as when an
+  // entry is new and has them all to compute again, they have all that is left.
   int64_t prompt_rows = 7;
   size_t passes_max = 1;           // under way at once
   uint64_t numbers_behind = 0;     // the first request and the first pass have the number behind this one
@@ -186,6 +187,7 @@ class Engine {
   bool makes_room(Served& served, int64_t rows);
   int64_t rows_for_prompts() const;
   size_t generating() const;
+  size_t reading() const;  // whose prompts have rows that are in no pass yet
   size_t shared() const;
   size_t guessed_passes() const;
   double guess_cost() const;
