@@ -86,7 +86,7 @@ class Submission : public testing::Test {
     EXPECT_EQ(a.evaluate_every, b.evaluate_every);
     EXPECT_EQ(a.checkpoint.every, b.checkpoint.every);
     EXPECT_EQ(a.checkpoint.steps, b.checkpoint.steps);
-    EXPECT_EQ(a.stages, b.stages);
+    EXPECT_EQ(a.placement.stages, b.placement.stages);
     EXPECT_EQ(a.train.has_value(), b.train.has_value());
     EXPECT_EQ(a.test.has_value(), b.test.has_value());
     EXPECT_EQ(a.predict.has_value(), b.predict.has_value());
