@@ -1,4 +1,5 @@
-// A simulated peer's links to other peers, its probes, and the tensors that come.
+#include "sim/peer_links.h"
+
 #include <algorithm>
 
 #include "sim/peer_host.h"
@@ -12,50 +13,49 @@ constexpr Duration kProbeTime = seconds(2);
 constexpr Duration kArrivalWaits = seconds(30);
 }  // namespace
 
-void PeerHost::accept(Line line, Network::Accepted accepted) {
+void PeerLinks::accept(Line line, Network::Accepted accepted) {
   const NodeId from = line.other();
-  line.listen(
-      {.on_packet =
-           [this, line, from, guarded = process_.guard()](const Packet& packet) {
-             guarded([this, line, from, packet] {
-               const auto* hello =
-                   packet.message ? std::get_if<proto::LinkHello>(packet.message.get()) : nullptr;
-               if (hello == nullptr) return line.close();
-               if (stage_ && stage_->links && stage_->links->offer(line, key_of(from), *hello)) return;
-               std::erase_if(arrivals_, [&](const Waiting& w) {
-                 const bool old = world_.now() - w.since > kArrivalWaits || !w.line.is_open();
-                 if (old) w.line.close();
-                 return old;
-               });
-               if (arrivals_.size() > 64) return line.close();
-               arrivals_.push_back({line, from, *hello, world_.now()});  // its stage may be assigned yet
-             });
-           },
-       .on_lost = [](const Error&) {}});
+  line.listen({.on_packet =
+                   [this, line, from, guarded = shell_.process.guard()](const Packet& packet) {
+                     guarded([this, line, from, packet] {
+                       const auto* hello =
+                           packet.message ? std::get_if<proto::LinkHello>(packet.message.get()) : nullptr;
+                       if (hello == nullptr) return line.close();
+                       if (shell_.stage && shell_.stage->links &&
+                           shell_.stage->links->offer(line, key_of(from), *hello))
+                         return;
+                       std::erase_if(arrivals_, [&](const Waiting& w) {
+                         const bool old = shell_.world.now() - w.since > kArrivalWaits || !w.line.is_open();
+                         if (old) w.line.close();
+                         return old;
+                       });
+                       if (arrivals_.size() > 64) return line.close();
+                       arrivals_.push_back(
+                           {line, from, *hello, shell_.world.now()});  // its stage may be assigned yet
+                     });
+                   },
+               .on_lost = [](const Error&) {}});
   accepted();
 }
 
-PeerId PeerHost::key_of(NodeId node) const {
-  const PeerHost* host = find_host_(node);
+PeerId PeerLinks::key_of(NodeId node) const {
+  const PeerHost* host = shell_.find_host(node);
   return host != nullptr ? host->options().key : PeerId{};
 }
 
-std::pair<NodeId, uint32_t> PeerHost::node_at(const std::string& address) {
+std::pair<NodeId, uint32_t> PeerLinks::node_at(const std::string& address) {
   const size_t colon = address.find(':');
   return {static_cast<NodeId>(std::stoul(address.substr(0, colon))),
           static_cast<uint32_t>(std::stoul(address.substr(colon + 1)))};
 }
 
-void PeerHost::open_links(const peer::OpenLinks& effect) {
+void PeerLinks::open(const peer::OpenLinks& effect) {
   ++probes_;
-  if (!stage_ || stage_->generation != effect.generation) {
-    retire_links();
-    stage_ = Stage{effect.generation, effect.assignment, nullptr, nullptr};
-  }
+  shell_.begin_stage(effect.generation, effect.assignment);
   const uint64_t generation = effect.generation;
-  const auto guarded = [this, generation, life = process_.guard()](std::function<void()> action) {
+  const auto guarded = [this, generation, life = shell_.process.guard()](std::function<void()> action) {
     life([this, generation, action = std::move(action)] {
-      if (stage_ && stage_->generation == generation && stage_->links) action();
+      if (shell_.has_stage(generation) && shell_.stage->links) action();
     });
   };
   LinkSet::Connector connector;
@@ -63,11 +63,11 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
   connector.dial = [this, guarded](const std::string& address, Duration deadline,
                                    std::function<void(Result<Line>)> done) {
     const auto [node, epoch] = node_at(address);
-    const PeerHost* host = find_host_(node);
+    const PeerHost* host = shell_.find_host(node);
     const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
     if (host == nullptr || host->address() != epoch)  // nobody is there
-      return world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
-    network_.dial(options_.node, node, deadline, answer);
+      return shell_.world.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
+    shell_.network.dial(shell_.options.node, node, deadline, answer);
   };
   connector.relay = [this, guarded](const proto::Secret& ticket, Duration deadline,
                                     std::function<void(Result<Line>)> done) {
@@ -81,15 +81,16 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
           result->close();
       });
     };
-    world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
-    const Duration one_way = network_.latency(options_.node, 0);
-    world_.after(2 * one_way, [this, ticket, answer, one_way] {
-      if (network_.blocked(options_.node, 0) || network_.blocked(0, options_.node)) return;
-      if (!broker_.alive())
-        return world_.after(one_way,
-                            [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
-      broker_.serve([this, ticket, answer] {
-        broker_.relay(options_.node, ticket, [answer](std::optional<Line> line) {
+    shell_.world.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
+    const Duration one_way = shell_.network.latency(shell_.options.node, 0);
+    shell_.world.after(2 * one_way, [this, ticket, answer, one_way] {
+      if (shell_.network.blocked(shell_.options.node, 0) || shell_.network.blocked(0, shell_.options.node))
+        return;
+      if (!shell_.broker.alive())
+        return shell_.world.after(one_way,
+                                  [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
+      shell_.broker.serve([this, ticket, answer] {
+        shell_.broker.relay(shell_.options.node, ticket, [answer](std::optional<Line> line) {
           if (line)
             answer(*line);
           else
@@ -98,94 +99,93 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
       });
     });
   };
-  stage_->links = std::make_unique<LinkSet>(
-      world_, options_.node, effect.assignment, std::move(connector),
+  shell_.stage->links = std::make_unique<LinkSet>(
+      shell_.world, shell_.options.node, effect.assignment, std::move(connector),
       LinkSet::Handlers{
-          .on_all_up = [this, generation] { act(machine_->on_links_up(world_.now(), generation)); },
+          .on_all_up =
+              [this, generation] { shell_.act(shell_.machine->on_links_up(shell_.world.now(), generation)); },
           .on_failed =
               [this, generation](const plan::Seat& seat, const Error& error) {
-                act(machine_->on_link_failed(world_.now(), generation, seat, error));
+                shell_.act(shell_.machine->on_link_failed(shell_.world.now(), generation, seat, error));
               },
           .on_tensor = [this, generation](const plan::Seat& from, const TensorPacket& packet,
                                           bool again) { on_tensor(generation, from, packet, again); }},
-      draw_.next());
-  if (options_.bug == Bug::TensorTwice) stage_->links->take_again();
-  stage_->links->start();
+      shell_.draw.next());
+  if (shell_.options.bug == Bug::TensorTwice) shell_.stage->links->take_again();
+  shell_.stage->links->start();
   for (Waiting& waiting : std::exchange(arrivals_, {})) {
     if (!waiting.line.is_open()) continue;
-    if (stage_ && stage_->links && stage_->links->offer(waiting.line, key_of(waiting.from), waiting.hello))
+    if (shell_.stage && shell_.stage->links &&
+        shell_.stage->links->offer(waiting.line, key_of(waiting.from), waiting.hello))
       continue;
     arrivals_.push_back(std::move(waiting));
   }
-  tick_links(generation);
+  tick(generation);
 }
 
 // A measurement finds what the network's model says. It takes its time, and a stage ends it.
-void PeerHost::probe(const proto::ProbeLink& link) {
+void PeerLinks::probe(const proto::ProbeLink& link) {
   const uint64_t number = ++probes_;
-  const NodeId other = broker_.node_of(link.peer);
+  const NodeId other = shell_.broker.node_of(link.peer);
   proto::ProbeReport report{.round = link.round, .peer = link.peer, .failure = {}};
-  const PeerHost* host = find_host_(other);
+  const PeerHost* host = shell_.find_host(other);
   const bool is_there = host != nullptr && host->alive() && !host->frozen() &&
-                        !network_.blocked(other, options_.node) && !network_.blocked(options_.node, other);
+                        !shell_.network.blocked(other, shell_.options.node) &&
+                        !shell_.network.blocked(shell_.options.node, other);
   if (is_there) {
-    report.bytes_per_second = network_.flow_rate(other, options_.node);
-    report.round_trip = 2 * network_.latency(options_.node, other);
+    report.bytes_per_second = shell_.network.flow_rate(other, shell_.options.node);
+    report.round_trip = 2 * shell_.network.latency(shell_.options.node, other);
   } else {
     report.failure = Error{ErrorCode::Timeout, "no way to the peer"};
   }
-  later(is_there ? kProbeTime : link.deadline, [this, number, report] {
-    if (number == probes_) act(machine_->on_probed(world_.now(), report));
+  shell_.later(is_there ? kProbeTime : link.deadline, [this, number, report] {
+    if (number == probes_) shell_.act(shell_.machine->on_probed(shell_.world.now(), report));
   });
 }
 
-// Something of it may be on the stack.
-void PeerHost::retire_links() {
-  if (!stage_ || !stage_->links) return;
-  world_.after(Duration{}, [links = std::shared_ptr<LinkSet>(std::move(stage_->links))] {});
-}
-
-void PeerHost::tick_links(uint64_t generation) {
-  later(kLinkTick, [this, generation] {
-    if (!stage_ || stage_->generation != generation || !stage_->links) return;
-    stage_->links->on_tick();
-    tick_links(generation);
+void PeerLinks::tick(uint64_t generation) {
+  shell_.later(kLinkTick, [this, generation] {
+    if (!shell_.has_stage(generation) || !shell_.stage->links) return;
+    shell_.stage->links->on_tick();
+    tick(generation);
   });
 }
 
-void PeerHost::note_timing(const plan::Seat& from, const proto::TensorHeader& header) {
+void PeerLinks::note_timing(const plan::Seat& from, const proto::TensorHeader& header) {
   const int64_t bytes = proto::payload_bytes(header.spec, header.codec).value;
   if (bytes < kTimedSizeMin) return;
-  for (const proto::LinkRoute& route : stage_->assignment->links)
+  for (const proto::LinkRoute& route : shell_.stage->assignment->links)
     if (route.seat == from)
-      timings_.note(from, bytes, network_.flow_rate(broker_.node_of(route.peer), options_.node));
+      timings_.note(from, bytes,
+                    shell_.network.flow_rate(shell_.broker.node_of(route.peer), shell_.options.node));
 }
 
-void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet,
-                         bool again) {
-  world_.note(What::Tensor, options_.node, packet.header.edge,
-              (packet.header.step << 16) | packet.header.microbatch);
+void PeerLinks::on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet,
+                          bool again) {
+  shell_.world.note(What::Tensor, shell_.options.node, packet.header.edge,
+                    (packet.header.step << 16) | packet.header.microbatch);
   if (packet.spoilt && packet.header.program == proto::ProgramKind::Train)
-    return act(machine_->on_not_finite(
-        world_.now(), generation, from, packet.header.step,
+    return shell_.act(shell_.machine->on_not_finite(
+        shell_.world.now(), generation, from, packet.header.step,
         Error{ErrorCode::OutOfRange,
               "edge " + std::to_string(packet.header.edge) + ": a value is not finite"}));
   bool accepted = false;
   if (again) {
-    return microbatches_.add_again(packet);
+    return shell_.microbatches.add_again(packet);
   }
-  if (stage_) note_timing(from, packet.header);
-  Effects effects = machine_->on_tensor(world_.now(), generation, from, packet.header, accepted);
-  if (accepted && stage_) {
-    for (const proto::StageProgram& program : stage_->assignment->programs) {
+  if (shell_.stage) note_timing(from, packet.header);
+  peer::PeerEffects effects =
+      shell_.machine->on_tensor(shell_.world.now(), generation, from, packet.header, accepted);
+  if (accepted && shell_.stage) {
+    for (const proto::StageProgram& program : shell_.stage->assignment->programs) {
       if (program.kind != packet.header.program) continue;
       for (uint32_t r = 0; r < program.receives.size(); ++r)
         if (program.receives[r].edge == packet.header.edge)
-          microbatches_.put(Microbatches::key_of(packet.header), r, packet,
-                            /*keeps_old=*/options_.bug == Bug::StaleTensors);
+          shell_.microbatches.put(Microbatches::key_of(packet.header), r, packet,
+                                  /*keeps_old=*/shell_.options.bug == Bug::StaleTensors);
     }
   }
-  act(std::move(effects));
+  shell_.act(std::move(effects));
 }
 
 }  // namespace weft::sim

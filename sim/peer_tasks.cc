@@ -1,0 +1,121 @@
+#include "sim/peer_tasks.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+using std::chrono::milliseconds;
+
+void PeerTasks::make_runner(const peer::MakeRunner& effect) {
+  for (const auto& tensor : effect.assignment->tensors)
+    if (!shell_.blobs.has(tensor.sha256))
+      return shell_.world.fail("a runner is to be made from a tensor that is not here");
+  shell_.begin_stage(effect.generation, effect.assignment);
+  const Instant made =
+      device_.work(shell_.world.now(), shell_.draw.between(milliseconds(5), milliseconds(200)));
+  shell_.later(made - shell_.world.now(), [this, effect] {
+    shell_.world.note(What::Runner, shell_.options.node, effect.assignment->run,
+                      effect.assignment->plan_version);
+    if (shell_.has_stage(effect.generation)) {
+      shell_.stage->runner = std::make_shared<HashRunner>(effect.assignment);
+      shell_.checkers.on_stage_loaded(*effect.assignment);
+    }
+    shell_.act(shell_.machine->on_runner_made(shell_.world.now(), effect.generation,
+                                              peer::RunnerSize{{1000}, {1000}}));
+  });
+}
+
+void PeerTasks::run(const peer::RunTask& effect) {
+  if (!shell_.has_stage(effect.generation) || !shell_.stage->runner)
+    return shell_.world.fail("a task without a runner");
+  const auto runner = shell_.stage->runner;
+  HashRunner::Inputs inputs;
+  if (effect.task.kind == peer::TaskKind::Segment) {
+    if (auto* arrived = shell_.microbatches.tensors(effect.task.key))
+      for (auto at = arrived->begin(); at != arrived->end();) {
+        if (at->first >= runner->program(effect.task.key.program).receives.size())
+          return shell_.world.fail("peer " + std::to_string(shell_.options.node) +
+                                   ": a tensor that is not for this stage");
+        if (!runner->reads(effect.task, at->first)) {
+          ++at;
+          continue;
+        }
+        shell_.checkers.on_tensor_used(*shell_.stage->assignment, at->second.header);
+        inputs.received.emplace_back(at->first, at->second.value);
+        at = arrived->erase(at);
+      }
+    if (const auto data = shell_.microbatches.data(effect.task.key)) inputs.sample_position = *data;
+  }
+  const JobSpec* spec = shell_.checkers.spec_of(shell_.stage->assignment->run);
+  const auto cost =
+      static_cast<uint64_t>(spec != nullptr ? spec->op.count() : 1'000'000) * runner->work(effect.task);
+  const Duration busy(
+      static_cast<Duration::rep>(cost * 1000 / shell_.options.speed * shell_.draw.between(95, 115) / 100));
+  const Instant done = device_.work(shell_.world.now(), busy);
+  shell_.later(done - shell_.world.now(), [this, effect, runner, inputs = std::move(inputs), busy] {
+    finish(effect, runner, inputs, busy);
+  });
+}
+
+void PeerTasks::ask_device() {
+  shell_.later(std::max(device_.free() - shell_.world.now(), Duration{}),
+               [this] { shell_.act(shell_.machine->on_device(shell_.world.now(), {})); });
+}
+
+void PeerTasks::finish(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
+                       const HashRunner::Inputs& inputs, Duration busy) {
+  const peer::Task& task = effect.task;
+  shell_.world.note(What::TaskDone, shell_.options.node,
+                    (static_cast<uint64_t>(task.kind) << 8) | task.segment,
+                    (task.key.step << 16) | task.key.microbatch);
+  auto output = runner->run(task, inputs);
+  if (!output)
+    return shell_.world.fail("peer " + std::to_string(shell_.options.node) + ": " + output.error().message);
+  output->outcome.busy = busy;
+  const bool current = shell_.has_stage(effect.generation) && shell_.stage->runner == runner;
+  if (current && shell_.stage->links && !output->sends.empty()) {
+    const proto::StageProgram& program = runner->program(task.key.program);
+    for (const auto& [index, value] : output->sends) {
+      if (shell_.options.liar && shell_.options.liar->withholds_tensor()) continue;
+      const proto::EdgeEnd& end = program.sends[index];
+      const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+      shell_.stage->links->send(
+          other_end(end, task.key.microbatch),
+          {.header = {.run = shell_.stage->assignment->run,
+                      .plan_version = shell_.stage->assignment->plan_version,
+                      .step = task.key.step,
+                      .microbatch = task.key.microbatch,
+                      .edge = end.edge,
+                      .program = task.key.program,
+                      .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
+                      .replica = 0,
+                      .spec = program.graph->spec(end.value),
+                      .codec = end.codec},
+           .value = value,
+           .spoilt = shell_.options.liar && shell_.options.liar->spoils_tensor()});
+    }
+  }
+  if (task.kind == peer::TaskKind::Snapshot)
+    hash(effect.generation, task, std::move(output->snapshot), runner);
+  if (!output->predictions.empty()) hash(effect.generation, task, std::move(output->predictions), runner);
+  shell_.act(shell_.machine->on_task_done(shell_.world.now(), effect.generation, task, output->outcome));
+}
+
+void PeerTasks::hash(uint64_t generation, const peer::Task& task, std::vector<HashRunner::Named> named,
+                     const std::shared_ptr<HashRunner>& runner) {
+  const bool late = shell_.options.bug == Bug::SnapshotLate && task.kind == peer::TaskKind::Snapshot;
+  shell_.later(
+      late ? Duration(milliseconds(500)) : shell_.draw.between(milliseconds(1), milliseconds(50)),
+      [this, generation, task, named, runner, late] {
+        shell_.world.note(What::Hashed, shell_.options.node, generation, task.key.step);
+        std::vector<proto::TensorReference> tensors;
+        for (const auto& entry : late ? runner->state() : named) {
+          const Digest digest = digest_of(entry.value);
+          tensors.push_back({entry.key, entry.spec, digest});
+          shell_.blobs.hold(digest, entry.spec.bytes().value);
+        }
+        shell_.act(shell_.machine->on_hashed(shell_.world.now(), generation, task, std::move(tensors)));
+      });
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,33 @@
+// What a simulated peer computes: its runner, tasks one after the other, and hashes of what they made.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sim/peer_shell.h"
+
+namespace weft::sim {
+
+class PeerTasks {
+ public:
+  explicit PeerTasks(PeerShell& shell) : shell_(shell) {}
+
+  void begin() { device_.begin(shell_.world.now()); }  // with the process
+  void hang(Duration duration) { device_.hang(shell_.world.now(), duration); }
+  bool hangs() const { return device_.hangs(shell_.world.now()); }
+
+  void make_runner(const peer::MakeRunner& effect);
+  void run(const peer::RunTask& effect);
+  void ask_device();
+
+ private:
+  void finish(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
+              const HashRunner::Inputs& inputs, Duration busy);
+  void hash(uint64_t generation, const peer::Task& task, std::vector<HashRunner::Named> named,
+            const std::shared_ptr<HashRunner>& runner);
+
+  PeerShell& shell_;
+  SimDevice device_;
+};
+
+}  // namespace weft::sim
