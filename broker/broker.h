@@ -51,6 +51,7 @@
 #include <string>
 
 #include "broker/admission.h"
+#include "broker/availability.h"
 #include "broker/clients.h"
 #include "broker/events.h"
 #include "broker/jobs/job_book.h"
@@ -59,7 +60,6 @@
 #include "broker/jobs/served_jobs.h"
 #include "broker/links/probes.h"
 #include "broker/options.h"
-#include "broker/availability.h"
 #include "broker/place/stand_bys.h"
 #include "broker/pool/pool.h"
 #include "broker/recovery.h"

@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "broker/availability.h"
 #include "broker/events.h"
 #include "broker/jobs/job_phases.h"
 #include "broker/jobs/runs.h"
-#include "broker/availability.h"
 #include "broker/place/stand_bys.h"
 
 namespace weft::broker {

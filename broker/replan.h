@@ -2,9 +2,9 @@
 // plan where it pays (broker/run/drift.h).
 #pragma once
 
+#include "broker/availability.h"
 #include "broker/events.h"
 #include "broker/jobs/runs.h"
-#include "broker/availability.h"
 #include "broker/scheduling.h"
 
 namespace weft::broker {

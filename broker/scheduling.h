@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "broker/availability.h"
 #include "broker/jobs/job_phases.h"
 #include "broker/jobs/runs.h"
 #include "broker/jobs/served_jobs.h"
 #include "broker/links/probes.h"
-#include "broker/availability.h"
 #include "broker/place/stand_bys.h"
 #include "broker/recovery.h"
 
