@@ -3,7 +3,7 @@
 # trained file must be, byte for byte, that of a run that nobody disturbed. usage: kill_loop.sh [KILLS] [SEED]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-weft=build/release/weft
+weft=${WEFT:-build/release/weft}
 kills=${1:-20} seed=${2:-$RANDOM}
 RANDOM=$seed
 echo "kill loop: $kills kills, seed $seed"

@@ -139,7 +139,7 @@ fi
 mkfifo "$work/last.out"
 from_service 1 119 >"$work/last.out" & generating=$!
 exec {last}<"$work/last.out"
-read -r -N 10 -t 60 begun <&"$last" || fail "no text came"
+read -r -N 10 -t $((60 * slower)) begun <&"$last" || fail "no text came"
 stop_serve one
 printf '%s' "$begun" | cat - <(cat <&"$last") >"$work/last.txt"
 wait "$generating" || fail "the answer that was under way did not end"

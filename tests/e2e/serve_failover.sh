@@ -17,7 +17,7 @@ YAML
 
 # The broker says where its door is behind the lines that start_broker reads.
 start_broker --http 127.0.0.1:0
-while read -r -t 60 line <&"$broker_out"; do
+while read -r -t $((60 * slower)) line <&"$broker_out"; do
   case $line in *http://*) url=$(grep -o 'http://[^ ]*' <<<"$line"); break ;; esac
 done
 next_name=1
@@ -44,7 +44,7 @@ for ((i = 0; i < kills; ++i)); do
   seat=$((i % 3))
   generate "$i" >"$work/wanted"
   exec {text}< <(generate "$i")
-  IFS= read -r -N 8 -t 60 begin <&"$text" || fail "no text comes"
+  IFS= read -r -N 8 -t $((60 * slower)) begin <&"$text" || fail "no text comes"
   began=$(microseconds)
   lose_peer "${stages[seat]}"
   { printf %s "$begin"; cat <&"$text"; } >"$work/text"

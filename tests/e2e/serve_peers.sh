@@ -24,7 +24,7 @@ start_broker_with_door() {
   local line
   start_broker --http "${url:-127.0.0.1:0}" --lease 3s
   url=
-  while [ -z "$url" ] && read -r -t 60 line <&"$broker_out"; do
+  while [ -z "$url" ] && read -r -t $((60 * slower)) line <&"$broker_out"; do
     [[ $line != "served models: http://"* ]] || url=${line#served models: http://}
   done
   url=${url%/v1}

@@ -18,10 +18,12 @@
 #include "tests/incremental/net.h"
 #include "tests/links/wire.h"
 #include "tests/served_ring/fake_broker.h"
+#include "tests/support/sanitized.h"
 
 namespace weft::served {
 
-constexpr Duration kPatience = std::chrono::seconds(120);  // only a hang reaches it
+// Only a hang reaches it.
+constexpr Duration kPatience = std::chrono::seconds(test::kIsSanitized ? 1200 : 120);
 
 struct ServedModel {
   explicit ServedModel(int64_t layers = 3, int64_t vocabulary = 29);
