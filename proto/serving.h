@@ -44,6 +44,7 @@ struct ServeProgram {
   uint32_t passes_max = 1;  // under way at once
   uint32_t sequences_max = 64;
   uint64_t positions_max = 0;         // of all sequences together that caches are kept for
+  uint64_t kept_positions_max = 0;    // of those whose rows stages keep, for one that comes new behind them
   std::optional<ServeDraft> draft{};  // the entry's alone
 };
 

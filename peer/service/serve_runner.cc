@@ -18,6 +18,7 @@ namespace {
 constexpr double kRowCostAlone = 1.0 / 7;  // of a stage that has no links: its rows take computing alone
 
 static_assert(kServeHistoryPasses == serve::kHistoryNumbers);
+constexpr double kBytesMost = 1e18;  // of what an assignment says; more has no room anywhere
 
 uint64_t behind_history(uint64_t plan_version) {
   return serve::numbers_of(plan_version) + serve::kHistoryNumbers - 1;
@@ -29,7 +30,7 @@ serve::RingOptions options_of(const proto::ServeProgram& program, uint64_t plan_
           .sequences_max = program.sequences_max,
           .positions_max = static_cast<int64_t>(program.positions_max),
           .waiting_max = ServeRequests::kWaitingMax,
-          .kept_positions_max = static_cast<int64_t>(program.positions_max),
+          .kept_positions_max = static_cast<int64_t>(program.kept_positions_max),
           .numbers_behind = behind_history(plan_version)};
 }
 
@@ -123,8 +124,17 @@ int64_t bytes_of_caches(const proto::ServeProgram& program, const serve::Stage& 
       std::min(static_cast<double>(program.positions_max),
                static_cast<double>(program.sequences_max) * static_cast<double>(context));
   const double bytes = static_cast<double>(stage.bytes_of(context).value) / static_cast<double>(context);
-  constexpr double kMost = 1e18;
-  return static_cast<int64_t>(std::min(positions * bytes, kMost));
+  return static_cast<int64_t>(std::min(positions * bytes, kBytesMost));
+}
+
+// Of all rows that may be kept, as they go to the stage behind. One that is alone sends nothing.
+int64_t bytes_of_kept_rows(const proto::ServeProgram& program, const dag::Incremental& model) {
+  const uint32_t end = program.ranges.front().end;
+  if (end == serve::part_count(model)) return 0;
+  double bytes = 0;
+  for (const dag::RowSpec& row : serve::rows_before(model, end))
+    bytes += static_cast<double>(dag::TensorSpec{row.dtype, {row.width}}.bytes().value);
+  return static_cast<int64_t>(std::min(static_cast<double>(program.kept_positions_max) * bytes, kBytesMost));
 }
 
 }  // namespace
@@ -155,6 +165,7 @@ Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
   WEFT_TRY(const MemoryUse after, backend_.memory());
   bytes_ = draft.caches +
            Bytes{after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
+  kept_bytes_ = {bytes_of_kept_rows(program, *model)};
   return make_ring(model, std::move(stage), draft.draft);
 }
 

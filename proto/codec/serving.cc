@@ -41,7 +41,7 @@ Status get(const wire::ServeDraft& from, ServeDraft& to) {
 }
 
 static_assert(has_fields<dag::PartRange, 2>);
-static_assert(has_fields<ServeProgram, 9>);
+static_assert(has_fields<ServeProgram, 10>);
 void put(const ServeProgram& from, wire::ServeProgram& to) {
   if (from.graph) put(*from.graph, *to.mutable_graph());
   to.set_tokens(from.tokens);
@@ -52,6 +52,7 @@ void put(const ServeProgram& from, wire::ServeProgram& to) {
   to.set_sequences_max(from.sequences_max);
   to.set_positions_max(from.positions_max);
   if (from.draft) put(*from.draft, *to.mutable_draft());
+  to.set_kept_positions_max(from.kept_positions_max);
 }
 Status get(const wire::ServeProgram& from, ServeProgram& to) {
   Reader read("ServeProgram");
@@ -79,6 +80,8 @@ Status get(const wire::ServeProgram& from, ServeProgram& to) {
   read.require(to.positions_max >= 1 && to.positions_max <= kPositionsMax, "positions_max",
                "not in 1 to 2^40");
   if (from.has_draft()) read.part(from.draft(), to.draft.emplace(), "draft");
+  to.kept_positions_max = from.kept_positions_max();
+  read.require(to.kept_positions_max <= to.positions_max, "kept_positions_max", "above positions_max");
   WEFT_TRY_STATUS(read.status());
   to.graph = std::make_shared<const dag::Graph>(std::move(graph));
   return {};

@@ -182,6 +182,7 @@ class Maker {
     serve.passes_max = 1 + small();
     serve.sequences_max = 1 + small();
     serve.positions_max = 1 + small();
+    serve.kept_positions_max = rng_.below(serve.positions_max + 1);
     if (to.seat.stage == 0 && chance()) draft_beside(to);
   }
   void draft_beside(AssignStage& to) {

@@ -67,7 +67,7 @@ proto::AssignStage ServedModel::assignment(FakeBroker& broker, uint32_t seat, ui
   serve.rows_max = 16;
   serve.passes_max = stages;
   serve.sequences_max = 4;
-  serve.positions_max = 4 * 96;
+  serve.positions_max = serve.kept_positions_max = 4 * 96;
   for (const auto& initializer : model.graph->initializers())
     if (const auto weight = model.weights.find(initializer.name); weight != model.weights.end())
       assign.tensors.push_back({weight_key(initializer), weight->second.spec(), broker.put(weight->second)});
