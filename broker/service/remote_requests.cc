@@ -47,6 +47,11 @@ Metrics declared_metrics() {
   metrics.declare_counter("weft_serve_guesses_total", "Tokens that were guessed and checked.");
   metrics.declare_counter("weft_serve_guesses_right_total", "Guesses that were drawn.");
   metrics.declare_gauge("weft_serve_placed", "1 while the model can answer.");
+  metrics.declare_counter("weft_serve_passes_total", "Passes that have come round a ring.");
+  metrics.declare_counter("weft_serve_rows_total", "Positions that were computed in these passes.");
+  metrics.declare_gauge("weft_serve_passes_under_way", "Passes on their way round a ring.");
+  metrics.declare_gauge("weft_serve_cache_positions", "Positions that caches of a ring are granted for.");
+  metrics.declare_gauge("weft_serve_cache_positions_max", "Positions that a ring has memory for.");
   return metrics;
 }
 
@@ -190,6 +195,7 @@ void RemoteRequests::place(const ServedJob& job, Instant now) {
   if (job.place == place_) return;
   if (!job.place) placeless_since_ = now;
   place_ = job.place;
+  load_ = {};
   by_number_.clear();
   for (auto& [id, open] : open_) {
     open.is_at_entry = open.has_gap = false;
@@ -279,6 +285,7 @@ void RemoteRequests::progress(const PeerId& from, const proto::ServeProgress& pr
   if (!place_ || from != place_->entry || progress.run != job_ ||
       progress.plan_version != place_->plan_version)
     return metrics_.add("weft_serve_strays_total", 1, {{"model", name_}});
+  if (progress.load) count_load(*progress.load);
   if (progress.guesses > 0) {
     metrics_.add("weft_serve_guesses_total", progress.guesses, {{"model", name_}});
     metrics_.add("weft_serve_guesses_right_total", progress.guesses_right, {{"model", name_}});
@@ -331,6 +338,13 @@ bool RemoteRequests::take(uint64_t id, const proto::ServedToken& token, Instant 
   if (!is_full) cancel_at_entry(open);
   end(id, is_wanted ? Finish::Length : Finish::Stop);
   return false;
+}
+
+void RemoteRequests::count_load(const proto::ServeLoad& load) {
+  const Labels labels{{"model", name_}};
+  metrics_.add("weft_serve_passes_total", load.passes, labels);
+  metrics_.add("weft_serve_rows_total", load.rows, labels);
+  load_ = load;
 }
 
 void RemoteRequests::count_token(Open& open, Instant now) {
@@ -431,6 +445,11 @@ Metrics RemoteRequests::metrics() const {
   metrics.set("weft_serve_requests_serving", static_cast<double>(by_number_.size()), labels);
   metrics.set("weft_serve_requests_waiting", static_cast<double>(open_.size() - by_number_.size()), labels);
   metrics.set("weft_serve_placed", place_ ? 1 : 0, labels);
+  metrics.set("weft_serve_cache_positions_max", place_ ? static_cast<double>(positions_max_) : 0, labels);
+  // Of the last request that ends nobody tells what is let go behind it.
+  const proto::ServeLoad load = by_number_.empty() ? proto::ServeLoad{} : load_;
+  metrics.set("weft_serve_cache_positions", static_cast<double>(load.positions), labels);
+  metrics.set("weft_serve_passes_under_way", load.under_way, labels);
   return metrics;
 }
 

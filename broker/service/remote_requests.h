@@ -104,6 +104,7 @@ class RemoteRequests {
   void tick_one(uint64_t id, Instant now);
   void end(uint64_t id, serve::Finish finish, const Status& status = {});
   void count_token(Open& open, Instant now);
+  void count_load(const proto::ServeLoad& load);
   size_t at_entry_max() const { return sequences_max_ + options_.beyond_sequences; }
 
   const RemoteOptions options_;
@@ -122,6 +123,7 @@ class RemoteRequests {
   std::map<uint64_t, Open> open_;           // in the order of arrival
   std::map<uint64_t, uint64_t> by_number_;  // of those that are at the entry
   size_t prompts_ = 0;                      // tokens
+  proto::ServeLoad load_{};                 // as the entry told it last
   Instant last_token_{}, moved_on_{};       // of any request; and since then, at the latest, nothing has come
   Metrics metrics_;
 };

@@ -220,6 +220,9 @@ void ServeRunner::on_end(uint64_t request, uint64_t first, ServeEnd end, const S
 void ServeRunner::count(const serve::Engine::Tick& tick) {
   guesses_ += static_cast<uint32_t>(tick.guessed);
   guesses_right_ += static_cast<uint32_t>(tick.accepted);
+  if (tick.rows == 0) return;
+  ++load_.passes;
+  load_.rows += static_cast<uint32_t>(tick.rows);
 }
 
 // A guess may be known to be right before its own pass has come round, where it is counted.
@@ -269,7 +272,11 @@ Result<TaskOutcome> ServeRunner::run(const Task& task, Tensors tensors, const Se
   WEFT_TRY(outcome.busy, busy->elapsed());
   tell_guesses();
   outcome.served = std::exchange(told_, {});
-  outcome.under_way = entry_ ? static_cast<uint32_t>(entry_->under_way()) : 0;
+  if (!entry_) return outcome;
+  outcome.under_way = static_cast<uint32_t>(entry_->under_way());
+  outcome.load = std::exchange(load_, {});
+  outcome.load.positions = static_cast<uint64_t>(entry_->positions());
+  outcome.load.under_way = outcome.under_way;
   return outcome;
 }
 

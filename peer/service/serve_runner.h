@@ -72,6 +72,7 @@ class ServeRunner {
   std::map<uint64_t, uint64_t> ids_;          // the engine's, of requests that are open
   std::vector<proto::ServeProgress> told_;    // since the last task
   uint32_t guesses_ = 0, guesses_right_ = 0;  // that were not told
+  proto::ServeLoad load_{};                   // likewise
   uint64_t last_sent_ = 0;                    // pass, as its tensors number it
   bool failed_ = false;
 };

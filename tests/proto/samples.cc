@@ -276,6 +276,7 @@ class Maker {
     to.guesses = small();
     to.guesses_right = to.guesses / 2;
     if (chance()) pick(to.end.emplace(), ServeEnd::Failed);
+    if (chance()) to.load = {small(), static_cast<uint32_t>(rng_.below(1025)), small(), small()};
     if (!to.end || *to.end != ServeEnd::Failed) return;
     fill(to.error.emplace().message);
     pick(to.error->code, kErrorCodeLast);
