@@ -188,6 +188,7 @@ void ServeRunner::take_over(std::shared_ptr<const proto::AssignStage> assignment
   const bool same_behind = peer_behind(*assignment) == peer_behind(*assignment_);
   assignment_ = std::move(assignment);
   last_sent_ = 0;
+  spoilt_ = {};
   for (ServeProgress& told : told_) told.plan_version = assignment_->plan_version;
   if (entry_)
     entry_->resume(same_behind, behind_history(assignment_->plan_version));
@@ -283,6 +284,7 @@ Result<TaskOutcome> ServeRunner::run(const Task& task, Tensors tensors, const Se
 Status ServeRunner::run_now(const Task& task, Tensors tensors, const Send& send, TaskOutcome& outcome) {
   if (task.kind == TaskKind::Pass) {
     WEFT_TRY(const serve::Pass pass, pass_of(task.key.step, std::move(tensors)));
+    WEFT_TRY_STATUS(spoilt_.look_at(pass));
     if (stage_) return run_stage(pass, send);
     WEFT_TRY(const auto tick, entry_->finish(pass));
     count(tick);

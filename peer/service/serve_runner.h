@@ -17,6 +17,7 @@
 #include "peer/service/stage_runner.h"
 #include "proto/messages.h"
 #include "serve/ring.h"
+#include "serve/spoilt_rows.h"
 
 namespace weft::peer {
 
@@ -73,6 +74,7 @@ class ServeRunner {
   std::vector<proto::ServeProgress> told_;    // since the last task
   uint32_t guesses_ = 0, guesses_right_ = 0;  // that were not told
   proto::ServeLoad load_{};                   // likewise
+  serve::SpoiltRows spoilt_;                  // of this version of the plan
   uint64_t last_sent_ = 0;                    // pass, as its tensors number it
   bool failed_ = false;
 };
