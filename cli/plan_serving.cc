@@ -29,9 +29,10 @@ std::string format_tokens(double rate) {
 
 double of_one(const plan::ServingPlan& plan) { return 1 / std::max(1e-12, plan.token_seconds); }
 
-// What a stage takes with all caches full.
-Bytes memory_of(const plan::ServingPlan& plan, const plan::ServingStage& stage) {
-  return stage.weights + stage.work + stage.cache * static_cast<int64_t>(plan.positions_max);
+// What a stage takes of its device with all caches full, and of its host if that has no memory of its own.
+Bytes memory_of(const plan::ServingPlan& plan, const plan::ServingStage& stage, bool with_host) {
+  return stage.weights + stage.work + stage.cache * static_cast<int64_t>(plan.positions_max) +
+         stage.kept * static_cast<int64_t>(with_host ? plan.kept_positions_max : 0);
 }
 
 OrderedJson json_stage_of_ring(const ServingShown& shown, size_t s) {
@@ -45,6 +46,7 @@ OrderedJson json_stage_of_ring(const ServingShown& shown, size_t s) {
           {"parts", std::move(parts)},
           {"weight_bytes", stage.weights.value},
           {"cache_bytes_a_position", stage.cache.value},
+          {"kept_bytes_a_position", stage.kept.value},
           {"work_bytes", stage.work.value},
           {"device_memory_bytes", device.memory.value},
           {"row_seconds", stage.seconds},
@@ -120,8 +122,8 @@ std::string text_serving(const ServingShown& shown, bool verbose) {
     const plan::DeviceView& device = shown.cluster.view.devices()[stage.device];
     rows.push_back({std::to_string(s + 1), printable(device.name), printable(device.region), parts_of(stage),
                     plan::show(stage.weights), plan::show(stage.cache),
-                    plan::show(memory_of(shown.plan, stage)), plan::show(device.memory),
-                    show_time(stage.seconds),
+                    plan::show(memory_of(shown.plan, stage, device.host_memory.value <= 0)),
+                    plan::show(device.memory), show_time(stage.seconds),
                     shown.plan.stages.size() == 1 ? "-" : show_time(stage.hop_seconds)});
   }
   return text + "\n" + text_table(rows, 4) + "\n" +

@@ -176,6 +176,15 @@ void read_pins(MapReader& reader, const Node& node, Problems& problems, Job& job
   }
 }
 
+// The parts of a served model have no names, and every stage sees what the texts are made of.
+void refuse_pins(MapReader& reader) {
+  if (const Node* node = reader.take("pin"))
+    reader.problem(
+        node->where,
+        "`placement.pin` cannot be kept with `task: serve`, whose stages are parts that the planner "
+        "finds; take it away, and keep peers out with `placement.exclude`");
+}
+
 void read_placement(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("placement");
   if (!node) return;
@@ -183,8 +192,10 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
                                                            {"prefer", plan::EqualBits::Prefer},
                                                            {"ignore", plan::EqualBits::Ignore}};
   MapReader reader(*node, "placement", problems);
-  if (job.task == Task::Serve)
-    for (const char* key : {"strategy", "pin", "owner"}) refuse(reader, key);
+  if (job.task == Task::Serve) {
+    for (const char* key : {"strategy", "owner"}) refuse(reader, key);
+    refuse_pins(reader);
+  }
   const Node* equal_bits = reader.take("equal_bits");
   if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits))
     job.placement.equal_bits = *choice;

@@ -68,7 +68,11 @@ class ServingPlanner {
 
   Result<ServingPlan> run() {
     WEFT_TRY_STATUS(check_stages());
-    const auto found = find(request_.context);
+    auto found = find(request_.context);
+    if (!found) {
+      problem_.keep_no_rows();
+      found = find(request_.context);
+    }
     if (!found) return fail(why_not());
     ring_ = *found;
     make_room();
@@ -144,19 +148,19 @@ class ServingPlanner {
     for (size_t s = 0; s < ring_.order.size(); ++s) {
       const RingLoad load = problem_.load(s, ring_.cuts.ends);
       const uint32_t at = ring_.order[s];
-      if (load.cache > 0)
-        positions = std::min(
-            positions,
-            static_cast<uint64_t>((device(at).memory.value - load.weights - load.work) / load.cache));
+      positions = std::min(positions, problem_.room(at, load));
       plan_.stages.push_back({.device = at,
                               .parts = problem_.parts(s, ring_.cuts.ends),
                               .weights = {load.weights},
                               .work = {load.work},
                               .cache = {load.cache},
+                              .kept = {problem_.keeps_rows() ? load.kept : 0},
                               .seconds = problem_.seconds(at, s, ring_.cuts.ends, 1),
                               .hop_seconds = problem_.hop(ring_.order, s, ring_.cuts.ends, 1)});
     }
     plan_.positions_max = positions;
+    const bool keeps = problem_.keeps_rows() && plan_.stages.size() > 1;
+    plan_.kept_positions_max = keeps ? positions : 0;
     plan_.sequences = std::max(1u, static_cast<uint32_t>(positions / request_.context));
   }
 
@@ -245,6 +249,10 @@ class ServingPlanner {
       plan_.explanation.push_back("with guesses right " + std::to_string(std::lround(10 * kAcceptance)) +
                                   " of 10 times: " + number(plan_.guessed_tokens_per_second) +
                                   " tokens/s of one");
+    if (!problem_.keeps_rows())
+      plan_.explanation.push_back(
+          "no memory is left for rows that were sent on: if a stage is lost, texts are computed from their "
+          "beginning again");
     for (size_t s = 0; s < plan_.stages.size(); ++s) plan_.explanation.push_back("  " + line_of(s));
   }
   std::string summary() const {
@@ -327,7 +335,7 @@ class ServingPlanner {
   }
 
   const ServingRequest& request_;
-  const RingProblem problem_;
+  RingProblem problem_;
   FoundRing ring_;
   ServingPlan plan_;
 };

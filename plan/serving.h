@@ -67,12 +67,14 @@ struct ServingStage {
   std::vector<PartSpan> parts{};  // of the entry one or two, ascending and apart; of others one
   Bytes weights{}, work{};        // of the entry the draft's among them
   Bytes cache{};                  // of a position; likewise
+  Bytes kept{};                   // of a position, on the host: its row as it goes to the next stage
   double seconds = 0;             // computing one row
   double hop_seconds = 0;         // until the next stage has it: the last one's is the way back to the entry
 };
 struct ServingPlan {
   std::vector<ServingStage> stages{};  // the entry first
   uint64_t positions_max = 0;          // of all sequences together, that every stage has memory for
+  uint64_t kept_positions_max = 0;     // of them, those whose rows are kept for a stage that comes new
   double token_seconds = 0;            // of one sequence: a row once round the ring
   double first_token_seconds = 0;      // of one sequence: behind a prompt of half a context
   double tokens_per_second = 0;        // of as many sequences as there is room for

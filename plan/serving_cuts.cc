@@ -69,7 +69,7 @@ void RingProblem::measure_spans() {
   ends_of_.assign(count, std::vector<int64_t>(count + 1));
   for (uint32_t begin = 0; begin < count; ++begin) {
     WeightSum sum(request_);
-    RingLoad load{.weights = sum.bytes(), .cache = 0, .work = 0};
+    RingLoad load{.weights = sum.bytes()};
     span_[begin][begin] = load;
     for (uint32_t end = begin + 1; end <= count; ++end) {
       for (uint32_t part = begin_[end - 1]; part < begin_[end]; ++part) {
@@ -78,6 +78,7 @@ void RingProblem::measure_spans() {
         load.work = std::max(load.work, request_.parts[part].work_bytes);
       }
       load.weights = sum.bytes();
+      load.kept = kept_behind(end);
       span_[begin][end] = load;
     }
   }
@@ -128,10 +129,34 @@ double RingProblem::hop(uint32_t from, uint32_t to, uint32_t at, double rows) co
   return (adds_ ? weft::seconds(link.latency) : 0) + rows * bytes / link.bytes_per_second;
 }
 
+// Looked at for every span of a search.
 bool RingProblem::fits(uint32_t device, const RingLoad& load, uint64_t positions) const {
-  const double bytes = static_cast<double>(load.weights) + static_cast<double>(load.work) +
-                       static_cast<double>(load.cache) * static_cast<double>(positions);
-  return bytes <= static_cast<double>(request_.cluster.devices()[device].memory.value);
+  const DeviceView& of = request_.cluster.devices()[device];
+  const auto each = static_cast<double>(positions);
+  double bytes = static_cast<double>(load.weights + load.work) + static_cast<double>(load.cache) * each;
+  const double kept = keeps_rows_ ? static_cast<double>(load.kept) * each : 0;
+  if (of.host_memory.value <= 0)
+    bytes += kept;
+  else if (kept > static_cast<double>(of.host_memory.value))
+    return false;
+  return bytes <= static_cast<double>(of.memory.value);
+}
+
+uint64_t RingProblem::room(uint32_t device, const RingLoad& load) const {
+  const DeviceView& of = request_.cluster.devices()[device];
+  const int64_t left = of.memory.value - load.weights - load.work;
+  const auto positions = [](int64_t bytes, int64_t each) {
+    return each > 0 ? static_cast<uint64_t>(std::max<int64_t>(0, bytes) / each)
+                    : std::numeric_limits<uint64_t>::max();
+  };
+  const int64_t kept = keeps_rows_ ? load.kept : 0;
+  if (of.host_memory.value <= 0) return positions(left, load.cache + kept);
+  return std::min(positions(left, load.cache), positions(of.host_memory.value, kept));
+}
+
+// What the parts behind those before `unit` read: nothing passes behind the last.
+int64_t RingProblem::kept_behind(uint32_t unit) const {
+  return unit < units() ? request_.parts[begin_[unit]].row_bytes : 0;
 }
 
 double RingProblem::effort(size_t stages) const {
@@ -160,7 +185,13 @@ std::vector<double> RingProblem::extend(const std::vector<double>& before, uint3
   for (uint32_t begin = 1; begin + 1 < units(); ++begin) {
     if (before[begin] == kEndless) continue;
     const double so_far = joined(before[begin], hop(from, device, begin, rows_));
-    for (uint32_t end = begin + 1; end < units() && fits(device, span_[begin][end], positions); ++end) {
+    for (uint32_t end = begin + 1; end < units(); ++end) {
+      RingLoad load = span_[begin][end];
+      if (!fits(device, load, positions)) {
+        load.kept = 0;
+        if (!fits(device, load, positions)) break;  // more parts only take more
+        continue;
+      }
       const double cost = joined(so_far, span_seconds(device, begin, end, rows_));
       if (cost >= best[end]) continue;
       best[end] = cost;
@@ -197,8 +228,9 @@ RingLoad RingProblem::load(size_t stage, const std::vector<uint32_t>& ends) cons
   if (ends.size() > 1) {
     const RingLoad &head = span_[0][ends[0]], &tail = span_[ends.back()][units()];
     entry = {.weights = ends_of_[ends[0]][ends.back()],
+             .work = std::max(head.work, tail.work),
              .cache = head.cache + tail.cache,
-             .work = std::max(head.work, tail.work)};
+             .kept = head.kept};
   }
   if (!request_.draft) return entry;
   entry.weights += request_.draft->weight_bytes;

@@ -17,7 +17,8 @@ struct RingCuts {
   double cost = 0;  // seconds, of the objective
 };
 struct RingLoad {
-  int64_t weights = 0, cache = 0, work = 0;  // bytes; of the cache, of a position
+  int64_t weights = 0, work = 0;  // bytes
+  int64_t cache = 0, kept = 0;    // bytes of a position: of caches, and of what goes to the stage behind
 };
 
 // Cuts fall between units: parts, or neighbours of them where there are very many. What it is given outlives
@@ -44,7 +45,11 @@ class RingProblem {
   double hop(std::span<const uint32_t> order, size_t stage, const std::vector<uint32_t>& ends,
              double rows) const;
   double of_all(uint32_t device) const { return span_seconds(device, 0, units(), rows_); }
-  bool fits(uint32_t device, const RingLoad& load, uint64_t positions) const;
+  // The most positions that a device has memory for beside a load's weights and work.
+  uint64_t room(uint32_t device, const RingLoad& load) const;
+  // Rows that a stage has sent on lie on its host, unless nobody has room for them.
+  void keep_no_rows() { keeps_rows_ = false; }
+  bool keeps_rows() const { return keeps_rows_; }
 
  private:
   struct Rates {
@@ -52,6 +57,8 @@ class RingProblem {
   };
   void make_units();
   void measure_spans();
+  bool fits(uint32_t device, const RingLoad& load, uint64_t positions) const;
+  int64_t kept_behind(uint32_t unit) const;
   const Rates& rates(uint32_t device) const;
   double span_seconds(uint32_t device, uint32_t begin, uint32_t end, double rows, bool of_one = false) const;
   double hop(uint32_t from, uint32_t to, uint32_t at, double rows) const;
@@ -63,8 +70,9 @@ class RingProblem {
              std::optional<RingCuts>& best) const;
 
   const ServingRequest& request_;
-  const bool adds_;                            // costs of stages and hops; else the slowest counts
-  const double rows_;                          // of a pass
+  const bool adds_;    // costs of stages and hops; else the slowest counts
+  const double rows_;  // of a pass
+  bool keeps_rows_ = true;
   std::vector<uint32_t> begin_;                // by unit, and one more: its first part
   std::vector<std::vector<RingLoad>> span_;    // by begin and end
   std::vector<std::vector<int64_t>> ends_of_;  // weights of the units before one and those from another on

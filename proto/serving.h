@@ -46,6 +46,7 @@ struct ServeProgram {
   uint32_t passes_max = 1;  // under way at once
   uint32_t sequences_max = 64;
   uint64_t positions_max = 0;         // of all sequences together that caches are kept for
+  uint64_t kept_positions_max = 0;    // of those whose rows stages keep, for one that comes new behind them
   std::optional<ServeDraft> draft{};  // the entry's alone
 };
 
@@ -91,6 +92,14 @@ enum class ServeEnd : uint8_t {
   Cancelled = 2,
   Failed = 3,  // with the error
 };
+// Of a ring: cache positions that are granted, passes that are under way; passes that have come round since
+// the last message that told of some, and the positions that they computed. What is lost with a connection is
+// not told again.
+struct ServeLoad {
+  uint64_t positions = 0;
+  uint32_t under_way = 0;
+  uint32_t passes = 0, rows = 0;
+};
 // Entry to broker: tokens as they are drawn.
 struct ServeProgress {
   JobNumber run = 0;
@@ -103,6 +112,7 @@ struct ServeProgress {
   // Tokens that were guessed ahead for any request, since the last message that told of some; and those of
   // them that were then drawn. What is lost with a connection is not told again.
   uint32_t guesses = 0, guesses_right = 0;
+  std::optional<ServeLoad> load{};
 };
 
 }  // namespace weft::proto

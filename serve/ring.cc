@@ -1,10 +1,10 @@
 #include "serve/ring.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "serve/cache.h"
+#include "serve/spoilt_rows.h"
 
 namespace weft::serve {
 namespace {
@@ -82,44 +82,6 @@ class RingLimits final : public ModelLimits {
   std::shared_ptr<const Incremental> model_;
   int64_t rows_max_;
 };
-
-template <typename T, typename IsNan>
-bool any_is_nan(const Tensor& tensor, int64_t first, int64_t count, const IsNan& is_nan) {
-  const auto numbers = tensor.as<T>().subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-  return std::any_of(numbers.begin(), numbers.end(), is_nan);
-}
-
-bool has_nan(const Tensor& tensor, int64_t first, int64_t count) {
-  switch (tensor.dtype()) {
-    case DType::F32:
-      return any_is_nan<float>(tensor, first, count, [](float x) { return std::isnan(x); });
-    case DType::F64:
-      return any_is_nan<double>(tensor, first, count, [](double x) { return std::isnan(x); });
-    case DType::F16:
-      return any_is_nan<uint16_t>(tensor, first, count,
-                                  [](uint16_t bits) { return (bits & 0x7fff) > 0x7c00; });
-    case DType::BF16:
-      return any_is_nan<uint16_t>(tensor, first, count,
-                                  [](uint16_t bits) { return (bits & 0x7fff) > 0x7f80; });
-    default:
-      return false;
-  }
-}
-
-// Sequences of which a row has NaN.
-std::vector<uint64_t> spoilt_sequences(const Pass& pass) {
-  std::vector<uint64_t> spoilt;
-  int64_t row = 0;
-  for (const PassPiece& piece : pass.pieces) {
-    const auto is_spoilt = [&](const auto& named) {
-      const int64_t width = named.second.shape()[1];
-      return has_nan(named.second, row * width, piece.count * width);
-    };
-    if (std::any_of(pass.rows.begin(), pass.rows.end(), is_spoilt)) spoilt.push_back(piece.sequence);
-    row += piece.count;
-  }
-  return spoilt;
-}
 
 // Some of the rows, by their first one and their count.
 Tensor rows_at(const Tensor& all, std::span<const std::pair<int64_t, int64_t>> places) {
@@ -366,7 +328,7 @@ Result<Engine::Tick> RingEntry::finish(const Pass& pass) {
   WEFT_TRY_STATUS(check(pass));
   for (const uint64_t sequence : spoilt_sequences(pass))
     if (engine_.wants(pass.number, sequence))
-      engine_.give_up(sequence, fail(ErrorCode::Corrupted, "a stage of the ring made NaN of it"));
+      engine_.give_up(sequence, fail(ErrorCode::Corrupted, "the model makes NaN or infinity of this text"));
   Result<Tensor> logits = no_logits();
   const Pass kept = still_wanted(pass);
   if (!kept.pieces.empty()) {

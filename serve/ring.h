@@ -123,9 +123,9 @@ class RingEntry {
   // device says; then this stage is of no more use.
   Result<Step> next();
   // A pass that has come round: computes the last parts, draws, tells listeners; nothing of those that have
-  // ended since. Requests of which a stage made NaN end as Corrupted. Errors, after which it is as if the
-  // pass had not come: InvalidArgument for one that is not the oldest under way, other pieces than were sent,
-  // rows of another form. What the device says: then this stage is of no more use.
+  // ended since. Requests with rows that are not finite (spoilt_rows.h) end as Corrupted. Errors, after which
+  // it is as if the pass had not come: InvalidArgument for one that is not the oldest under way, other pieces
+  // than were sent, rows of another form. What the device says: then this stage is of no more use.
   Result<Engine::Tick> finish(const Pass& pass);
 
   // What is under way will not come back. The other stages may be new, or have seen any number of the passes.

@@ -28,6 +28,7 @@ void RowHistory::keep(const Pass& sent) {
       const auto from = sent.rows.at(edge.name).bytes().subspan(bytes_of(edge, first_row));
       const auto some = from.first(bytes_of(edge, piece.count));
       std::vector<std::byte>& rows = kept.rows[edge.name];
+      rows.reserve(bytes_of(edge, std::max(kept.length, kept.expected)));  // no more than was planned for
       rows.insert(rows.end(), some.begin(), some.end());
     }
   }

@@ -12,7 +12,7 @@ namespace weft::web {
 
 namespace {
 
-constexpr size_t kNameShown = 128;
+constexpr size_t kNameShown = 128, kOnceKeyMax = 255;
 
 std::string shown(std::string_view text) { return printable(text.substr(0, kNameShown)); }
 
@@ -31,6 +31,21 @@ std::string_view bearer_token(const Request& request) {
   if (lower_case(value.substr(0, kScheme.size())) != kScheme) return {};
   const std::string_view rest = value.substr(kScheme.size());
   return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
+}
+
+// Under which key it is asked, if under any. Errors: 400.
+std::optional<ApiError> read_once(const Request& request, GenerateRequest& wanted) {
+  const auto key = request.header("idempotency-key");
+  if (!key) return {};
+  const auto is_visible = [](char c) { return c > ' ' && c < '\x7f'; };
+  if (key->empty() || key->size() > kOnceKeyMax || !std::ranges::all_of(*key, is_visible))
+    return ApiError{.param = "Idempotency-Key",
+                    .message = "Idempotency-Key: it has 1 to " + std::to_string(kOnceKeyMax) +
+                               " characters of ASCII, without spaces"};
+  wanted.once = Once{.caller = std::string(bearer_token(request)),
+                     .key = std::string(*key),
+                     .asked = request.path + "\n" + request.body};
+  return {};
 }
 
 bool is_json(const Request& request) {
@@ -68,7 +83,7 @@ class Api final : public Handler {
   void resume(const Request& request, std::string_view name, const Responder& responder);
   void show_health(const Request& request, std::string_view name, const Responder& responder);
   void show_metrics(const Request& request, std::string_view name, const Responder& responder);
-  void generate(ApiResult<GenerateRequest> request, const Responder& responder);
+  void generate(const Request& asked, ApiResult<GenerateRequest> request, const Responder& responder);
   ApiError absent(const std::string& model) const;
   static void follow(const Responder& responder, std::shared_ptr<OpenRequest> running);
 
@@ -180,14 +195,15 @@ void Api::show_model(const Request&, std::string_view name, const Responder& res
 }
 
 void Api::complete(const Request& request, std::string_view, const Responder& responder) {
-  generate(parse_completion(request.body), responder);
+  generate(request, parse_completion(request.body), responder);
 }
 void Api::chat(const Request& request, std::string_view, const Responder& responder) {
-  generate(parse_chat(request.body), responder);
+  generate(request, parse_chat(request.body), responder);
 }
 
-void Api::generate(ApiResult<GenerateRequest> request, const Responder& responder) {
+void Api::generate(const Request& asked, ApiResult<GenerateRequest> request, const Responder& responder) {
   if (!request) return responder.send(error_response(request.error()));
+  if (const auto error = read_once(asked, *request)) return responder.send(error_response(*error));
   const std::vector<ModelInfo> models = service_->models();
   if (std::ranges::find(models, request->model, &ModelInfo::id) == models.end())
     return responder.send(error_response(absent(request->model)));

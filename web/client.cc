@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 
 #include "base/printable.h"
 #include "web/client_request.h"
@@ -18,6 +19,7 @@ using Told = std::function<void(const std::string& text)>;
 
 // A stream that may take several connections.
 struct Following {
+  std::string key;        // of the request, however often it is asked
   std::string stream;     // its name for the service, once an event had one
   uint64_t seen = 0;      // number of the last event that was told
   bool is_done = false;   // [DONE] has come
@@ -154,7 +156,9 @@ Result<std::vector<std::string>> LoopClient::models() {
 
 LoopClient::Request LoopClient::ask(const Following& following, const std::string& path,
                                     const std::string& body) const {
-  if (following.stream.empty()) return send("POST", path, "Accept: text/event-stream\r\n", body);
+  if (following.stream.empty())
+    return send("POST", path, "Accept: text/event-stream\r\nIdempotency-Key: " + following.key + "\r\n",
+                body);
   return send("GET", "/streams/" + following.stream,
               "Last-Event-ID: " + following.stream + "-" + std::to_string(following.seen) + "\r\n");
 }
@@ -230,6 +234,13 @@ Result<Attempt> LoopClient::follow(Following& following, ClientRequest& request,
   }
 }
 
+std::string fresh_key() {
+  std::random_device device;
+  std::string key = "weft";
+  for (int i = 0; i < 4; ++i) key += "-" + std::to_string(device());
+  return key;
+}
+
 Status LoopClient::pause(Duration time) {
   loop_.run_until(time, [this] { return is_cancelled_; });
   if (is_cancelled_) return cancelled();
@@ -250,6 +261,7 @@ Result<AnswerEnd> LoopClient::generate(GenerateRequest request, const Told& on_t
   const std::string path(path_of(request.kind)), body = render_request(request);
   const ClientLimits& limits = options_.limits;
   Following following;
+  following.key = fresh_key();
   Duration delay = limits.retry_first;
   std::optional<Instant> gives_up;  // since the last event that was new
   for (;;) {

@@ -45,6 +45,15 @@ using Prompt = std::variant<std::string, std::vector<uint32_t>, std::vector<Chat
 
 enum class ApiKind : uint8_t { Completion, Chat };
 
+// By what a caller names a request that it may ask again: with the same key, of the same caller, it is the
+// same request, and its answer is told from the beginning. 409 (on_error) where something else is asked.
+struct Once {
+  std::string caller{};  // the token that was shown
+  std::string key{};     // of Idempotency-Key
+  std::string asked{};   // all of it, as it came
+  bool operator==(const Once&) const = default;
+};
+
 struct GenerateRequest {
   ApiKind kind = ApiKind::Completion;
   std::string model{};
@@ -56,6 +65,7 @@ struct GenerateRequest {
   std::optional<int64_t> seed{};         // nothing: the service draws one
   std::vector<std::string> stop{};       // at most 4, none empty
   bool is_stream = false, includes_usage = false;
+  std::optional<Once> once{};
   std::optional<uint32_t> logprobs{};  // so many alternatives beside the token; at most 20; nothing: none
   bool operator==(const GenerateRequest&) const = default;
 };
@@ -108,8 +118,8 @@ class Sink {
 class OpenRequest {
  public:
   virtual ~OpenRequest() = default;
-  // The caller has gone. Any thread, any number of times, before and after the end. Of a stream the service
-  // may go on for a while, so that it can be resumed.
+  // The caller has gone. Any thread, any number of times, before and after the end. Of a stream, or under a
+  // key, the service may go on for a while, so that it can be resumed.
   virtual void cancel() = 0;
 };
 

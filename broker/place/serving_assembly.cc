@@ -16,7 +16,8 @@ proto::ServeProgram program_of(const ServingTerms& terms, const plan::ServingPla
                               .rows_max = terms.rows_max,
                               .passes_max = plan.passes,
                               .sequences_max = terms.model.sequences_max,
-                              .positions_max = plan.positions_max};
+                              .positions_max = plan.positions_max,
+                              .kept_positions_max = plan.kept_positions_max};
   if (stage == 0) program.draft = terms.draft;
   if (program.draft) program.draft->passes_shared = plan.passes_shared;
   for (const plan::PartSpan& span : plan.stages[stage].parts)

@@ -1,5 +1,6 @@
 #include "broker/service/kept_requests.h"
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 
@@ -30,7 +31,9 @@ StoredRequest stored(proto::JobNumber job, serve::KeptRequest kept) {
                     .created = kept.created,
                     .is_chat = kept.kind == web::ApiKind::Chat,
                     .includes_usage = kept.includes_usage,
-                    .stops = std::move(kept.stops)};
+                    .stops = std::move(kept.stops),
+                    .once_name = std::move(kept.once.name),
+                    .once_asked = std::move(kept.once.asked)};
   if (sampling.alternatives >= 0) row.request.alternatives = static_cast<uint32_t>(sampling.alternatives);
   return row;
 }
@@ -51,7 +54,8 @@ serve::KeptRequest kept(StoredRequest row) {
                                .top_k = static_cast<int64_t>(request.top_k),
                                .seed = request.seed,
                                .alternatives = request.alternatives ? int64_t{*request.alternatives} : -1},
-                  .ends = std::move(request.ends)}};
+                  .ends = std::move(request.ends)},
+      .once = {std::move(row.once_name), std::move(row.once_asked)}};
 }
 
 Metrics declared_metrics() {
@@ -293,6 +297,14 @@ void KeptRequests::opened(const std::string& id) {
 bool KeptRequests::want(const std::string& id) {
   const MutexLock lock(mutex_);
   const auto found = earlier_.find(id);
+  if (found == earlier_.end()) return false;
+  return found->second.is_wanted = true;
+}
+
+bool KeptRequests::want_once(const std::string& name) {
+  const MutexLock lock(mutex_);
+  const auto found =
+      std::ranges::find_if(earlier_, [&](const auto& one) { return one.second.request.once.name == name; });
   if (found == earlier_.end()) return false;
   return found->second.is_wanted = true;
 }

@@ -1,7 +1,7 @@
-// The streams that callers of the door have asked for, on the disk, so that a broker that comes back opens
-// them again. A thread of its own writes: all that has come meanwhile is made durable at once. What cannot be
-// written is served all the same, and lost with this process, for an answer now is worth more than one that
-// would outlive a crash.
+// The streams that callers of the door have asked for, and what they asked under a key, on the disk, so that
+// a broker that comes back opens them again. A thread of its own writes: all that has come meanwhile is made
+// durable at once. What cannot be written is served all the same, and lost with this process, for an answer
+// now is worth more than one that would outlive a crash.
 //
 // Bounds: kRequestsMax requests with kTokensMax tokens; the oldest that have ended go first, and what there
 // is no room for is not kept. A request is removed a minute after its end, and what no job answers any more
@@ -50,7 +50,8 @@ class KeptRequests final : public std::enable_shared_from_this<KeptRequests> {
   void opened(const std::string& id);
   // Whether it waits to be opened. If so it is, as soon as its job answers.
   bool want(const std::string& id);
-  void withdraw(proto::JobNumber job);  // it answers no more
+  bool want_once(const std::string& name);  // the same, by the name of its key
+  void withdraw(proto::JobNumber job);      // it answers no more
 
   void tick(Instant now);  // about once a second
   Metrics metrics() const;

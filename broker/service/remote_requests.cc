@@ -47,6 +47,11 @@ Metrics declared_metrics() {
   metrics.declare_counter("weft_serve_guesses_total", "Tokens that were guessed and checked.");
   metrics.declare_counter("weft_serve_guesses_right_total", "Guesses that were drawn.");
   metrics.declare_gauge("weft_serve_placed", "1 while the model can answer.");
+  metrics.declare_counter("weft_serve_passes_total", "Passes that have come round a ring.");
+  metrics.declare_counter("weft_serve_rows_total", "Positions that were computed in these passes.");
+  metrics.declare_gauge("weft_serve_passes_under_way", "Passes on their way round a ring.");
+  metrics.declare_gauge("weft_serve_cache_positions", "Positions that caches of a ring are granted for.");
+  metrics.declare_gauge("weft_serve_cache_positions_max", "Positions that a ring has memory for.");
   return metrics;
 }
 
@@ -190,12 +195,17 @@ void RemoteRequests::place(const ServedJob& job, Instant now) {
   if (job.place == place_) return;
   if (!job.place) placeless_since_ = now;
   place_ = job.place;
+  load_ = {};
   by_number_.clear();
   for (auto& [id, open] : open_) {
+    if (open.is_at_entry) ++open.losses;
+    if (open.spoilt_since) ++open.spoilt;
+    open.spoilt_since.reset();
     open.is_at_entry = open.has_gap = false;
     open.not_before = {};
     open.tries = 0;
   }
+  end_lost();
   if (last_token_ == Instant{}) last_token_ = now;
   moved_on_ = now;
   pump(now);
@@ -219,9 +229,13 @@ void RemoteRequests::begin_all() {
 void RemoteRequests::pump(Instant now) {
   if (!place_) return;
   begin_all();
+  bool has_suspect = std::ranges::any_of(
+      open_, [this](const auto& one) { return one.second.is_at_entry && is_suspect(one.second); });
   for (auto& [id, open] : open_) {
-    if (open.is_at_entry || open.not_before > now) continue;
+    if (open.is_at_entry || open.spoilt_since || open.not_before > now) continue;
+    if (has_suspect && is_suspect(open)) continue;
     if (by_number_.size() >= at_entry_max()) return;
+    has_suspect = has_suspect || is_suspect(open);
     send(open, now);
     open.sent = open.heard = now;
   }
@@ -279,6 +293,7 @@ void RemoteRequests::progress(const PeerId& from, const proto::ServeProgress& pr
   if (!place_ || from != place_->entry || progress.run != job_ ||
       progress.plan_version != place_->plan_version)
     return metrics_.add("weft_serve_strays_total", 1, {{"model", name_}});
+  if (progress.load) count_load(*progress.load);
   if (progress.guesses > 0) {
     metrics_.add("weft_serve_guesses_total", progress.guesses, {{"model", name_}});
     metrics_.add("weft_serve_guesses_right_total", progress.guesses_right, {{"model", name_}});
@@ -320,7 +335,7 @@ bool RemoteRequests::take(uint64_t id, const proto::ServedToken& token, Instant 
   const auto position = static_cast<int64_t>(open.tokens.size());
   open.tokens.push_back(token.token);
   open.has_gap = false;
-  open.gaps = 0;
+  open.gaps = open.losses = 0;
   count_token(open, now);
   const bool is_wanted = open.listener.on_token({.draw = {.token = token.token,
                                                           .log_probability = token.log_probability,
@@ -331,6 +346,13 @@ bool RemoteRequests::take(uint64_t id, const proto::ServedToken& token, Instant 
   if (!is_full) cancel_at_entry(open);
   end(id, is_wanted ? Finish::Length : Finish::Stop);
   return false;
+}
+
+void RemoteRequests::count_load(const proto::ServeLoad& load) {
+  const Labels labels{{"model", name_}};
+  metrics_.add("weft_serve_passes_total", load.passes, labels);
+  metrics_.add("weft_serve_rows_total", load.rows, labels);
+  load_ = load;
 }
 
 void RemoteRequests::count_token(Open& open, Instant now) {
@@ -356,11 +378,38 @@ void RemoteRequests::take_end(uint64_t id, const proto::ServeProgress& progress,
 
 // Its own failure is told at once; of what passes nobody hears whose text has begun.
 void RemoteRequests::take_failure(uint64_t id, Error error, Instant now) {
+  if (error.code == ErrorCode::Corrupted) return take_spoilt(id, now);
   Open& open = open_.at(id);
   error.message = shown(error.message);
   const bool is_full = error.code == ErrorCode::ResourceExhausted && open.drawn() == 0;
   if (is_passing(error.code) && !is_full && open.tries < options_.tries_max) return try_later(open, now);
   end(id, Finish::Failed, fail(std::move(error)));
+}
+
+// A model may make NaN of a text, and so does a peer that is broken.
+void RemoteRequests::take_spoilt(uint64_t id, Instant now) {
+  Open& open = open_.at(id);
+  if (open.spoilt >= options_.spoilt_max) return end_spoilt(id);
+  renumber(open);
+  open.spoilt_since = now;
+}
+
+void RemoteRequests::end_spoilt(uint64_t id) {
+  end(id, Finish::Failed,
+      fail(ErrorCode::Corrupted, "'" + name_ + "' makes numbers of this text that are not finite (NaN or " +
+                                     "infinity), so it has no answer to it"));
+}
+
+// A request that takes down whoever computes it.
+void RemoteRequests::end_lost() {
+  std::vector<uint64_t> lost;
+  for (const auto& [id, open] : open_)
+    if (open.losses >= options_.losses_max) lost.push_back(id);
+  for (const uint64_t id : lost)
+    end(id, Finish::Failed,
+        fail(ErrorCode::Unavailable, "peers that compute '" + name_ + "' were lost " +
+                                         std::to_string(options_.losses_max) +
+                                         " times while this text was under way"));
 }
 
 // Under another number: by this one the entry would tell the same end again.
@@ -402,6 +451,7 @@ void RemoteRequests::tick_one(uint64_t id, Instant now) {
     return end(id, Finish::Failed,
                fail(ErrorCode::Unavailable, "'" + name_ + "' cannot answer now: " + unavailable_));
   }
+  if (open.spoilt_since && now - *open.spoilt_since >= options_.blame) return end_spoilt(id);
   if (!open.is_at_entry) return;
   if (now - std::max(moved_on_, open.sent) >= options_.stalled) {
     cancel_at_entry(open);
@@ -431,6 +481,11 @@ Metrics RemoteRequests::metrics() const {
   metrics.set("weft_serve_requests_serving", static_cast<double>(by_number_.size()), labels);
   metrics.set("weft_serve_requests_waiting", static_cast<double>(open_.size() - by_number_.size()), labels);
   metrics.set("weft_serve_placed", place_ ? 1 : 0, labels);
+  metrics.set("weft_serve_cache_positions_max", place_ ? static_cast<double>(positions_max_) : 0, labels);
+  // Of the last request that ends nobody tells what is let go behind it.
+  const proto::ServeLoad load = by_number_.empty() ? proto::ServeLoad{} : load_;
+  metrics.set("weft_serve_cache_positions", static_cast<double>(load.positions), labels);
+  metrics.set("weft_serve_passes_under_way", load.under_way, labels);
   return metrics;
 }
 

@@ -34,6 +34,13 @@ struct RemoteOptions {
   int contradictions_max = 3;                            // of one request
   int tries_max = 8;                                     // of one request at one place
   int gaps_max = 3;  // answers in a row that begin behind what is known, until it is asked for anew
+  // Of which the entry says that it is not finite: until that is told. If a peer is at fault the place is
+  // lost by then, and the request is sent to the next one.
+  Duration blame = std::chrono::seconds(2);
+  int spoilt_max = 3;  // places where that happened
+  // Places in a row that were lost without a token of it: from then on it is sent while no other such one is
+  // there, and in the end given up.
+  int losses_suspect = 3, losses_max = 8;
 };
 
 class RemoteRequests {
@@ -80,7 +87,9 @@ class RemoteRequests {
     bool was_under_way = false;  // with a broker before this one
     Instant arrived{}, sent{}, asked{}, heard{}, not_before{};
     std::optional<Instant> last_token{};
-    int contradictions = 0, tries = 0, gaps = 0;
+    int contradictions = 0, tries = 0, gaps = 0, losses = 0;
+    std::optional<Instant> spoilt_since;  // it is not with the entry
+    int spoilt = 0;                       // at places that were lost behind that
     size_t drawn() const { return tokens.size() - request.prompt.size(); }
   };
 
@@ -98,12 +107,17 @@ class RemoteRequests {
   bool take(uint64_t id, const proto::ServedToken& token, Instant now);
   void take_end(uint64_t id, const proto::ServeProgress& progress, Instant now);
   void take_failure(uint64_t id, Error error, Instant now);
+  void take_spoilt(uint64_t id, Instant now);
   void distrust(uint64_t id, const std::string& what, Instant now);
   void try_later(Open& open, Instant now);
   void renumber(Open& open);
   void tick_one(uint64_t id, Instant now);
+  bool is_suspect(const Open& open) const { return open.losses >= options_.losses_suspect; }
+  void end_lost();
+  void end_spoilt(uint64_t id);
   void end(uint64_t id, serve::Finish finish, const Status& status = {});
   void count_token(Open& open, Instant now);
+  void count_load(const proto::ServeLoad& load);
   size_t at_entry_max() const { return sequences_max_ + options_.beyond_sequences; }
 
   const RemoteOptions options_;
@@ -122,6 +136,7 @@ class RemoteRequests {
   std::map<uint64_t, Open> open_;           // in the order of arrival
   std::map<uint64_t, uint64_t> by_number_;  // of those that are at the entry
   size_t prompts_ = 0;                      // tokens
+  proto::ServeLoad load_{};                 // as the entry told it last
   Instant last_token_{}, moved_on_{};       // of any request; and since then, at the latest, nothing has come
   Metrics metrics_;
 };

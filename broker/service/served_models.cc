@@ -9,6 +9,12 @@ std::string why_not(const AnsweringJob& job) {
   return job.job->unavailable.empty() ? "it is being made ready" : job.job->unavailable;
 }
 
+web::ApiError opened_soon(const std::string& what) {
+  web::ApiError error = web::to_api_error({ErrorCode::Unavailable, what + " is opened again soon"});
+  error.retry_after = 1;
+  return error;
+}
+
 }  // namespace
 
 void ServedModels::retire(AnsweringJob job) {
@@ -84,6 +90,10 @@ std::optional<web::ApiError> ServedModels::why_absent(const std::string& model) 
 
 std::shared_ptr<web::OpenRequest> ServedModels::start(web::GenerateRequest request,
                                                       std::shared_ptr<web::Sink> sink) {
+  if (request.once && kept_.want_once(serve::once_name(*request.once))) {
+    sink->on_error(opened_soon("what was asked under this Idempotency-Key"));
+    return nullptr;
+  }
   const auto job = find(request.model);
   if (job && job->text) return job->text->start(std::move(request), std::move(sink));
   sink->on_error(why_absent(request.model).value_or(web::unknown_model(request.model, {})));
@@ -110,10 +120,7 @@ std::shared_ptr<web::OpenRequest> ServedModels::resume(const std::string& id,
   if (auto found = find_kept(id, sink)) return found;
   const bool is_to_come = kept_.want(id);
   if (is_to_come) {
-    web::ApiError error =
-        web::to_api_error({ErrorCode::Unavailable, "the stream '" + id + "' is opened again soon"});
-    error.retry_after = 1;
-    sink->on_error(error);
+    sink->on_error(opened_soon("the stream '" + id + "'"));
     return nullptr;
   }
   if (auto found = find_kept(id, sink)) return found;

@@ -10,7 +10,8 @@ namespace weft::broker {
 namespace {
 
 constexpr int64_t kApplication = 0x77667271;  // "wfrq"
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
+constexpr size_t kDigest = 64;  // of hex
 constexpr size_t kStopsMax = 64, kStopBytesMax = size_t{1} << 20;
 constexpr int64_t kChat = 1, kUsage = 2;
 
@@ -22,6 +23,7 @@ CREATE TABLE requests (
   created INTEGER NOT NULL,
   flags INTEGER NOT NULL,
   stops BLOB NOT NULL,    -- each with its length before it
+  once TEXT NOT NULL,     -- both digests, or empty
   ended_unix_ms INTEGER);
 )sql";
 
@@ -73,10 +75,11 @@ class SqliteRequestStore final : public RequestStore {
 
 Status SqliteRequestStore::prepare() {
   WEFT_TRY(insert_, database_.prepare("INSERT INTO requests (id, request, created, flags, stops, "
-                                      "ended_unix_ms) VALUES (?, ?, ?, ?, ?, ?)"));
+                                      "once, ended_unix_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"));
   WEFT_TRY(end_, database_.prepare("UPDATE requests SET ended_unix_ms = ? WHERE id = ?"));
   WEFT_TRY(remove_, database_.prepare("DELETE FROM requests WHERE id = ?"));
-  WEFT_TRY(select_, database_.prepare("SELECT id, request, created, flags, stops, ended_unix_ms "
+  WEFT_TRY(select_, database_.prepare("SELECT id, request, created, flags, stops, once, "
+                                      "ended_unix_ms "
                                       "FROM requests ORDER BY number"));
   return {};
 }
@@ -89,6 +92,7 @@ Status SqliteRequestStore::apply(const StoredRequest& request) {
                   .bind(request.created)
                   .bind(flags)
                   .bind(packed(request.stops))
+                  .bind(request.once_name + request.once_asked)
                   .bind(request.ended_unix_ms)
                   .run());
 }
@@ -109,7 +113,8 @@ Status SqliteRequestStore::write(std::span<const RequestChange> changes) {
 std::optional<StoredRequest> SqliteRequestStore::request_of(const Statement& row) const {
   auto request = decoded<proto::ServeRequest>(database_, row, 1);
   auto stops = unpacked(row.text(4));
-  if (!request || !stops) return {};
+  const std::string once = row.text(5);
+  if (!request || !stops || (!once.empty() && once.size() != 2 * kDigest)) return {};
   const int64_t flags = row.integer(3);
   return StoredRequest{.id = row.text(0),
                        .request = std::move(*request),
@@ -117,7 +122,9 @@ std::optional<StoredRequest> SqliteRequestStore::request_of(const Statement& row
                        .is_chat = (flags & kChat) != 0,
                        .includes_usage = (flags & kUsage) != 0,
                        .stops = std::move(*stops),
-                       .ended_unix_ms = row.optional_integer(5)};
+                       .once_name = once.substr(0, kDigest),
+                       .once_asked = once.substr(std::min(kDigest, once.size())),
+                       .ended_unix_ms = row.optional_integer(6)};
 }
 
 Result<RequestStore::Loaded> SqliteRequestStore::load() {
@@ -146,7 +153,12 @@ Status make_tables(Database& database) {
     return transaction.commit();
   }
   if (application != kApplication) return damaged(database, "a database of another program");
-  WEFT_TRY(const int64_t format, database.integer("PRAGMA user_version"));
+  WEFT_TRY(int64_t format, database.integer("PRAGMA user_version"));
+  if (format == 1) {  // without keys
+    WEFT_TRY_STATUS(database.execute("ALTER TABLE requests ADD COLUMN once TEXT NOT NULL DEFAULT ''"));
+    WEFT_TRY_STATUS(database.execute(("PRAGMA user_version = " + std::to_string(kFormat)).c_str()));
+    format = kFormat;
+  }
   if (format != kFormat)
     return fail(ErrorCode::VersionMismatch, database.file() + ": format " + std::to_string(format) +
                                                 "; this weft reads format " + std::to_string(kFormat));

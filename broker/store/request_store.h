@@ -1,5 +1,6 @@
-// The streams that callers have asked for and that a restarted broker opens again, in an SQLite file of their
-// own: they are written while the core's database is busy, and do not wait for it.
+// The streams that callers have asked for, and what they asked under a key, that a restarted broker opens
+// again, in an SQLite file of their own: they are written while the core's database is busy, and do not wait
+// for it.
 //
 // Prompts are what people wrote. The file has mode 0600, and what is removed is written over.
 #pragma once
@@ -24,6 +25,7 @@ struct StoredRequest {
   int64_t created = 0;          // seconds since 1970
   bool is_chat = false, includes_usage = false;
   std::vector<std::string> stops;
+  std::string once_name{}, once_asked{};  // digests (serve/service/once.h); empty: it has no key
   std::optional<int64_t> ended_unix_ms{};
 };
 struct RequestEnded {

@@ -16,19 +16,33 @@ std::optional<int64_t> Peer::State::room_on_host() const {
   const auto offer = offered();
   if (!offer) return std::nullopt;
   const int64_t apart = options.session.hello.device->host_memory.value;
-  return apart > 0 ? apart : *offer - programs_bytes();
+  return apart > 0 ? apart - runners_on_host() : *offer - programs_bytes();
 }
 
 bool Peer::State::shares_offer() const {
   return offered() && options.session.hello.device->host_memory.value <= 0;
 }
 
+// What lies on the host whatever the device is has room there, if its offer is apart.
 int64_t Peer::State::programs_bytes() const {
-  int64_t bytes = parked ? parked->size.persistent.value : 0;
+  int64_t bytes = parked ? persistent_bytes_of(parked->size) : 0;
   for (const auto& [number, stage] : stages)
     if (stage.runner)
-      bytes += stage.runner->persistent.value +
+      bytes += persistent_bytes_of(*stage.runner) +
                int64_t{stage.assignment->microbatches_in_flight} * stage.runner->microbatch.value;
+  return bytes;
+}
+
+int64_t Peer::State::persistent_bytes_of(const RunnerSize& size) const {
+  const auto& device = options.session.hello.device;
+  const bool is_apart = device && device->host_memory.value > 0;
+  return size.persistent.value + (is_apart ? 0 : size.on_host.value);
+}
+
+int64_t Peer::State::runners_on_host() const {
+  int64_t bytes = parked ? parked->size.on_host.value : 0;
+  for (const auto& [number, stage] : stages)
+    if (stage.runner) bytes += stage.runner->on_host.value;
   return bytes;
 }
 
@@ -78,6 +92,12 @@ std::optional<Error> Peer::State::exceeds_offer(const HeldStage& stage) const {
   int64_t copies = 0;
   for (const auto& [number, other] : stages) copies += other.state_bytes;
   if (!offer || (programs <= *offer && copies <= *room)) return std::nullopt;
+  if (*room < 0 && !shares_offer())
+    return Error{ErrorCode::ResourceExhausted,
+                 "the rows that the stage keeps take " + std::to_string(runners_on_host() >> 20) +
+                     " MiB; this peer offers " +
+                     std::to_string(options.session.hello.device->host_memory.value >> 20) +
+                     " MiB on its host"};
   const std::string beside = shares_offer()
                                  ? std::string()
                                  : " and, for copies, " + std::to_string(*room >> 20) + " MiB on its host";

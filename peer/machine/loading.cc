@@ -162,7 +162,9 @@ void Peer::State::end_loading(HeldStage& stage) { shelf.unname(std::exchange(sta
 void Peer::State::report_ready(HeldStage& stage) {
   if (!stage.links_up || !stage.runner || stage.ready) return;
   stage.ready = true;
-  tell(proto::StageReady{stage.run(), stage.assignment->plan_version, stage.runner->persistent,
+  tell(proto::StageReady{stage.run(),
+                         stage.assignment->plan_version,
+                         {persistent_bytes_of(*stage.runner)},
                          stage.runner->microbatch});
 }
 

@@ -23,7 +23,8 @@ bool is_equal(const std::optional<proto::ServeDraft>& a, const std::optional<pro
 bool is_equal(const proto::ServeProgram& a, const proto::ServeProgram& b) {
   return a.tokens == b.tokens && a.logits == b.logits && a.ranges == b.ranges && a.rows_max == b.rows_max &&
          a.passes_max == b.passes_max && a.sequences_max == b.sequences_max &&
-         a.positions_max == b.positions_max && is_equal(a.draft, b.draft) && is_equal(a.graph, b.graph);
+         a.positions_max == b.positions_max && a.kept_positions_max == b.kept_positions_max &&
+         is_equal(a.draft, b.draft) && is_equal(a.graph, b.graph);
 }
 
 bool is_equal(const proto::TensorReference& a, const proto::TensorReference& b) {

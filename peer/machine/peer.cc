@@ -234,7 +234,6 @@ PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const plan::Se
   return handle(*state_, now, [&] {
     HeldStage* stage = state_->find_at_work(generation);
     if (stage == nullptr) return;
-    if (stage->assignment->serve) return state_->fail_stage(*stage, error, {.unreachable = from});
     state_->fail_stage(*stage, error,
                        {.unreachable = from, .permanent = true, .diverged = true, .step = step});
   });

@@ -165,6 +165,7 @@ using PeerEffects = std::vector<PeerEffect>;
 struct RunnerSize {
   Bytes persistent{}, microbatch{};
   std::vector<dag::RowSpec> edges{};  // of one that serves: what comes on each
+  Bytes on_host{};                    // whatever the device is
 };
 
 class Peer {

@@ -133,7 +133,9 @@ struct Peer::State {
   // What the peer offers (budget.cc)
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
   std::optional<int64_t> room_on_host() const;
-  int64_t programs_bytes() const;                        // of the stages' executors
+  int64_t programs_bytes() const;  // of the stages' executors
+  int64_t persistent_bytes_of(const RunnerSize& size) const;
+  int64_t runners_on_host() const;
   bool shares_offer() const;                             // one offer for programs and blobs
   size_t copies_that_fit(const HeldStage& stage) const;  // of its state
   size_t copies_max(const HeldStage& stage) const;

@@ -58,6 +58,16 @@ void ServeRequests::on_progress(Instant now, const ServeProgress& progress) {
   if (progress.end) end(now, progress.request, *progress.end, progress.error);
 }
 
+void ServeRequests::on_load(const proto::ServeLoad& load) {
+  const auto sum = [](uint32_t a, uint32_t b) {
+    return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{a} + b, UINT32_MAX));
+  };
+  load_ = {.positions = load.positions,
+           .under_way = load.under_way,
+           .passes = sum(load_.passes, load.passes),
+           .rows = sum(load_.rows, load.rows)};
+}
+
 void ServeRequests::end(Instant now, uint64_t number, ServeEnd end, const std::optional<Error>& error) {
   Request& request = requests_.at(number);
   request.end = end;
@@ -125,6 +135,8 @@ std::vector<ServeProgress> ServeRequests::take() {
   if (!progress.empty()) {
     progress.front().guesses = std::exchange(guesses_, 0);
     progress.front().guesses_right = std::exchange(guesses_right_, 0);
+    progress.front().load = load_;
+    load_.passes = load_.rows = 0;
   }
   trim();
   return progress;

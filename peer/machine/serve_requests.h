@@ -40,6 +40,7 @@ class ServeRequests {
   bool is_open(uint64_t request) const;
   // From whoever draws: the next tokens of a request, or its end.
   void on_progress(Instant now, const proto::ServeProgress& progress);
+  void on_load(const proto::ServeLoad& load);  // passes and rows are added up
   void on_tick(Instant now);
   // A stage of the next plan goes on with them. What the broker wants of them it asks for again; of the
   // others it is told nothing.
@@ -49,8 +50,8 @@ class ServeRequests {
   // The broker is back: each request is told of, if only how far it is, so that what was lost is noticed.
   void tell_all();
 
-  // What the broker has not been told, each request's tokens in their order.
-  // The first has the guesses that were not told.
+  // What the broker has not been told, each request's tokens in their order. The first has the load, and the
+  // guesses that were not told.
   std::vector<proto::ServeProgress> take();
 
   size_t open() const { return requests_.size() - ended_.size(); }
@@ -78,6 +79,7 @@ class ServeRequests {
   uint64_t open_prompt_tokens_ = 0, ended_tokens_ = 0;
   uint32_t guesses_ = 0, guesses_right_ = 0;  // that nobody was told of
   std::set<uint64_t> to_tell_;
+  proto::ServeLoad load_{};
   std::set<uint64_t> not_asked_;  // since they were taken over
   std::optional<Instant> asked_since_;
 };

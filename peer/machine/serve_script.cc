@@ -134,6 +134,7 @@ void ServeScript::take_over(std::optional<ServeRequests> requests) {
 void ServeScript::on_earlier_task(Instant now, const TaskOutcome& outcome) {
   for (const proto::ServeProgress& progress : outcome.served)
     if (requests_) requests_->on_progress(now, progress);
+  if (requests_) requests_->on_load(outcome.load);
 }
 
 std::vector<uint64_t> ServeScript::take_unwanted(Instant now) {

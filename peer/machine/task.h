@@ -47,11 +47,12 @@ struct TaskOutcome {
   std::vector<double> loss{}, correct{}, counted{};
   std::vector<double> squares{};
   std::vector<double> statistics{};  // sums of squares too, of running statistics; with `squares`
-  // At the entry of a served model: what became of requests, each's in order; passes that are under way; and
-  // whether Begin would find more to do at once.
+  // At the entry of a served model: what became of requests, each's in order; passes that are under way;
+  // whether Begin would find more to do at once; and what the ring did and holds.
   std::vector<proto::ServeProgress> served{};
   uint32_t under_way = 0;
   bool more = false;
+  proto::ServeLoad load{};
 };
 
 }  // namespace weft::peer

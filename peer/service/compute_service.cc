@@ -62,6 +62,10 @@ class BlobsInTurn {
   std::map<Digest, size_t> left_;
   size_t taken_ = 0;
 };
+RunnerSize size_of(const ServeRunner& runner) {
+  return {.persistent = runner.persistent_bytes(), .edges = runner.edges(), .on_host = runner.kept_bytes()};
+}
+
 }  // namespace
 
 struct ComputeService::Stage {
@@ -156,7 +160,7 @@ Result<RunnerSize> ComputeService::make_runner(const StagePtr& stage,
                                                const StageRunner::TensorSource& tensors) {
   if (stage->assignment->serve) {
     WEFT_TRY(stage->server, ServeRunner::create(stage->assignment, tensors, *backend_));
-    return RunnerSize{stage->server->persistent_bytes(), {}, stage->server->edges()};
+    return size_of(*stage->server);
   }
   WEFT_TRY(stage->runner, StageRunner::create(stage->assignment, tensors, *backend_));
   return RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes(), {}};
@@ -175,7 +179,7 @@ void ComputeService::take_over(uint64_t generation, uint64_t from,
     Result<RunnerSize> size = fail(ErrorCode::Cancelled, "the stage before had failed");
     if (stage->server && !before->failed) {
       stage->server->take_over(stage->assignment);
-      size = RunnerSize{stage->server->persistent_bytes(), {}, stage->server->edges()};
+      size = size_of(*stage->server);
     }
     tell(stage, [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
   });

@@ -24,15 +24,13 @@ std::optional<double> relative_error_of(const proto::TensorHeader& header, const
 Result<dag::Tensor> decode_tensor(const proto::TensorHeader& header, const dag::Tensor& payload,
                                   uint64_t seed);
 
-// Whether what is learnt, or what is served, may depend on the tensor. An evaluation or prediction with a NaN
-// harms nothing but itself, and a model may mean it so.
+// Whether what is learnt may depend on the tensor. An evaluation or prediction with a NaN harms nothing but
+// itself, and a model may mean it so; of a served model's pass it harms one request (serve/spoilt_rows.h).
 inline bool must_be_finite(const proto::TensorHeader& header) {
-  const bool lasts =
-      header.program == proto::ProgramKind::Train || header.program == proto::ProgramKind::Serve;
-  return lasts && dag::is_float(header.spec.dtype);
+  return header.program == proto::ProgramKind::Train && dag::is_float(header.spec.dtype);
 }
 // False for what must be finite and has a NaN or +Inf, which a codec lets through dense: whether the sender
-// diverged or lies, it would end in the weights, or in caches. -Inf is how scores are masked. Where steps may
+// diverged or lies, it would end in the weights. -Inf is how scores are masked. Where steps may
 // be skipped it is not asked: what such a tensor does shows in the step's loss, gradients and statistics.
 bool is_fit(const proto::TensorHeader& header, const dag::Tensor& tensor);
 // What is said of one that may not be.

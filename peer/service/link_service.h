@@ -42,7 +42,7 @@ class LinkService {
     std::function<void(uint64_t generation, plan::Seat seat, const Error&)> on_down;
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&, dag::Tensor)>
         on_tensor;
-    // Instead of on_tensor: what the stage would learn from, or serve, is not finite (encoding.h).
+    // Instead of on_tensor: what the stage would learn from is not finite (encoding.h).
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&)> on_not_finite{};
     std::function<void(const proto::ProbeReport&)> on_probed{};
     // What the owner holds of what another peer asks for, and of the base that it names. Missing: nothing.

@@ -18,6 +18,7 @@ namespace {
 constexpr double kRowCostAlone = 1.0 / 7;  // of a stage that has no links: its rows take computing alone
 
 static_assert(kServeHistoryPasses == serve::kHistoryNumbers);
+constexpr double kBytesMost = 1e18;  // of what an assignment says; more has no room anywhere
 
 uint64_t behind_history(uint64_t plan_version) {
   return serve::numbers_of(plan_version) + serve::kHistoryNumbers - 1;
@@ -29,7 +30,7 @@ serve::RingOptions options_of(const proto::ServeProgram& program, uint64_t plan_
           .sequences_max = program.sequences_max,
           .positions_max = static_cast<int64_t>(program.positions_max),
           .waiting_max = ServeRequests::kWaitingMax,
-          .kept_positions_max = static_cast<int64_t>(program.positions_max),
+          .kept_positions_max = static_cast<int64_t>(program.kept_positions_max),
           .numbers_behind = behind_history(plan_version)};
 }
 
@@ -123,8 +124,17 @@ int64_t bytes_of_caches(const proto::ServeProgram& program, const serve::Stage& 
       std::min(static_cast<double>(program.positions_max),
                static_cast<double>(program.sequences_max) * static_cast<double>(context));
   const double bytes = static_cast<double>(stage.bytes_of(context).value) / static_cast<double>(context);
-  constexpr double kMost = 1e18;
-  return static_cast<int64_t>(std::min(positions * bytes, kMost));
+  return static_cast<int64_t>(std::min(positions * bytes, kBytesMost));
+}
+
+// Of all rows that may be kept, as they go to the stage behind. One that is alone sends nothing.
+int64_t bytes_of_kept_rows(const proto::ServeProgram& program, const dag::Incremental& model) {
+  const uint32_t end = program.ranges.front().end;
+  if (end == serve::part_count(model)) return 0;
+  double bytes = 0;
+  for (const dag::RowSpec& row : serve::rows_before(model, end))
+    bytes += static_cast<double>(dag::TensorSpec{row.dtype, {row.width}}.bytes().value);
+  return static_cast<int64_t>(std::min(static_cast<double>(program.kept_positions_max) * bytes, kBytesMost));
 }
 
 }  // namespace
@@ -155,6 +165,7 @@ Status ServeRunner::load(const StageRunner::TensorSource& tensors) {
   WEFT_TRY(const MemoryUse after, backend_.memory());
   bytes_ = draft.caches +
            Bytes{after.used.value - before.used.value + bytes_of_caches(program, *stage, model->context())};
+  kept_bytes_ = {bytes_of_kept_rows(program, *model)};
   return make_ring(model, std::move(stage), draft.draft);
 }
 
@@ -178,6 +189,7 @@ void ServeRunner::take_over(std::shared_ptr<const proto::AssignStage> assignment
   const bool same_behind = peer_behind(*assignment) == peer_behind(*assignment_);
   assignment_ = std::move(assignment);
   last_sent_ = 0;
+  spoilt_ = {};
   for (ServeProgress& told : told_) told.plan_version = assignment_->plan_version;
   if (entry_)
     entry_->resume(same_behind, behind_history(assignment_->plan_version));
@@ -210,6 +222,9 @@ void ServeRunner::on_end(uint64_t request, uint64_t first, ServeEnd end, const S
 void ServeRunner::count(const serve::Engine::Tick& tick) {
   guesses_ += static_cast<uint32_t>(tick.guessed);
   guesses_right_ += static_cast<uint32_t>(tick.accepted);
+  if (tick.rows == 0) return;
+  ++load_.passes;
+  load_.rows += static_cast<uint32_t>(tick.rows);
 }
 
 // A guess may be known to be right before its own pass has come round, where it is counted.
@@ -259,13 +274,18 @@ Result<TaskOutcome> ServeRunner::run(const Task& task, Tensors tensors, const Se
   WEFT_TRY(outcome.busy, busy->elapsed());
   tell_guesses();
   outcome.served = std::exchange(told_, {});
-  outcome.under_way = entry_ ? static_cast<uint32_t>(entry_->under_way()) : 0;
+  if (!entry_) return outcome;
+  outcome.under_way = static_cast<uint32_t>(entry_->under_way());
+  outcome.load = std::exchange(load_, {});
+  outcome.load.positions = static_cast<uint64_t>(entry_->positions());
+  outcome.load.under_way = outcome.under_way;
   return outcome;
 }
 
 Status ServeRunner::run_now(const Task& task, Tensors tensors, const Send& send, TaskOutcome& outcome) {
   if (task.kind == TaskKind::Pass) {
     WEFT_TRY(const serve::Pass pass, pass_of(task.key.step, std::move(tensors)));
+    WEFT_TRY_STATUS(spoilt_.look_at(pass));
     if (stage_) return run_stage(pass, send);
     WEFT_TRY(const auto tick, entry_->finish(pass));
     count(tick);

@@ -17,6 +17,7 @@
 #include "peer/service/stage_runner.h"
 #include "proto/messages.h"
 #include "serve/ring.h"
+#include "serve/spoilt_rows.h"
 
 namespace weft::peer {
 
@@ -33,6 +34,7 @@ class ServeRunner {
   void take_over(std::shared_ptr<const proto::AssignStage> assignment);
 
   Bytes persistent_bytes() const { return bytes_; }  // with caches for all positions that may be granted
+  Bytes kept_bytes() const { return kept_bytes_; }   // on the host: of all rows that may be kept
   const std::vector<dag::RowSpec>& edges() const;    // of what comes
 
   // At the entry, elsewhere nothing. What comes of it is told with the next task's outcome.
@@ -67,10 +69,12 @@ class ServeRunner {
   Backend& backend_;
   std::unique_ptr<serve::RingStage> stage_;  // one of the two
   std::unique_ptr<serve::RingEntry> entry_;
-  Bytes bytes_{};
+  Bytes bytes_{}, kept_bytes_{};
   std::map<uint64_t, uint64_t> ids_;          // the engine's, of requests that are open
   std::vector<proto::ServeProgress> told_;    // since the last task
   uint32_t guesses_ = 0, guesses_right_ = 0;  // that were not told
+  proto::ServeLoad load_{};                   // likewise
+  serve::SpoiltRows spoilt_;                  // of this version of the plan
   uint64_t last_sent_ = 0;                    // pass, as its tensors number it
   bool failed_ = false;
 };

@@ -44,7 +44,7 @@ Status get(const wire::ServeDraft& from, ServeDraft& to) {
 }
 
 static_assert(has_fields<dag::PartRange, 2>);
-static_assert(has_fields<ServeProgram, 9>);
+static_assert(has_fields<ServeProgram, 10>);
 void put(const ServeProgram& from, wire::ServeProgram& to) {
   if (from.graph) put(*from.graph, *to.mutable_graph());
   to.set_tokens(from.tokens);
@@ -55,6 +55,7 @@ void put(const ServeProgram& from, wire::ServeProgram& to) {
   to.set_sequences_max(from.sequences_max);
   to.set_positions_max(from.positions_max);
   if (from.draft) put(*from.draft, *to.mutable_draft());
+  to.set_kept_positions_max(from.kept_positions_max);
 }
 Status get(const wire::ServeProgram& from, ServeProgram& to) {
   Reader read("ServeProgram");
@@ -82,6 +83,8 @@ Status get(const wire::ServeProgram& from, ServeProgram& to) {
   read.require(to.positions_max >= 1 && to.positions_max <= kPositionsMax, "positions_max",
                "not in 1 to 2^40");
   if (from.has_draft()) read.part(from.draft(), to.draft.emplace(), "draft");
+  to.kept_positions_max = from.kept_positions_max();
+  read.require(to.kept_positions_max <= to.positions_max, "kept_positions_max", "above positions_max");
   WEFT_TRY_STATUS(read.status());
   to.graph = std::make_shared<const dag::Graph>(std::move(graph));
   return {};
@@ -190,7 +193,22 @@ Status get(const wire::ServedToken& from, ServedToken& to) {
   return read.status();
 }
 
-static_assert(has_fields<ServeProgress, 9>);
+static_assert(has_fields<ServeLoad, 4>);
+void put(const ServeLoad& from, wire::ServeLoad& to) {
+  to.set_positions(from.positions);
+  to.set_under_way(from.under_way);
+  to.set_passes(from.passes);
+  to.set_rows(from.rows);
+}
+Status get(const wire::ServeLoad& from, ServeLoad& to) {
+  Reader read("ServeLoad");
+  to = {from.positions(), from.under_way(), from.passes(), from.rows()};
+  read.require(to.positions <= kPositionsMax, "positions", "above 2^40");
+  read.require(to.under_way <= kStagesMax, "under_way", "above 1024");
+  return read.status();
+}
+
+static_assert(has_fields<ServeProgress, 10>);
 void put(const ServeProgress& from, wire::ServeProgress& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
@@ -200,6 +218,7 @@ void put(const ServeProgress& from, wire::ServeProgress& to) {
   if (from.end) to.set_end(put_enum<wire::ServeEnd>(*from.end));
   to.set_guesses(from.guesses);
   to.set_guesses_right(from.guesses_right);
+  if (from.load) put(*from.load, *to.mutable_load());
   if (!from.error) return;
   to.set_code(put_enum<wire::ErrorCode>(from.error->code));
   to.set_message(put_text(from.error->message));
@@ -217,6 +236,7 @@ Status get(const wire::ServeProgress& from, ServeProgress& to) {
   to.guesses = from.guesses();
   to.guesses_right = from.guesses_right();
   read.require(to.guesses_right <= to.guesses, "guesses_right", "more than there are guesses");
+  if (from.has_load()) read.part(from.load(), to.load.emplace(), "load");
   if (from.code() == wire::ERROR_CODE_UNSPECIFIED) return read.status();
   to.error.emplace();
   read.error_code(from.code(), to.error->code, "code");

@@ -63,6 +63,10 @@ void Answer::set_ended(Instant now) {
   const MutexLock lock(mutex_);
   ended_ = now;
 }
+bool Answer::has_failed() const {
+  const MutexLock lock(mutex_);
+  return end_ && std::holds_alternative<web::ApiError>(*end_);
+}
 std::optional<Instant> Answer::ended() const {
   const MutexLock lock(mutex_);
   return ended_;

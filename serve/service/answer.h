@@ -35,6 +35,7 @@ class Answer {
   // When it ended, by whoever's clock; nothing: it has not.
   void set_ended(Instant now);
   std::optional<Instant> ended() const;
+  bool has_failed() const;
 
  private:
   using End = std::variant<web::GenerationEnd, web::ApiError>;

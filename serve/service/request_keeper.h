@@ -1,5 +1,5 @@
-// Where a TextService writes down the streams that are asked of it, so that another process can open them
-// again, under the same names, after this one was lost.
+// Where a TextService writes down the answers that outlive it: streams, and what is asked under a key, so
+// that another process can open them again, under the same names, after this one was lost.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "serve/engine.h"
+#include "serve/service/once.h"
 #include "web/service.h"
 
 namespace weft::serve {
@@ -21,6 +22,7 @@ struct KeptRequest {
   std::vector<std::string> stops;
   uint64_t number = 0;  // by which the source of tokens knows it
   Request request;      // with its seed, and tokens_max of 0 or more
+  Once once{};
 };
 
 // Any thread; nothing here waits.

@@ -60,6 +60,12 @@ web::ApiError of_engine(const Error& error, bool prompt_fits) {
   return error.code == ErrorCode::InvalidArgument ? of_field(error, "prompt") : web::to_api_error(error);
 }
 
+web::ApiError asked_otherwise() {
+  return {.status = 409,
+          .param = "Idempotency-Key",
+          .code = "idempotency_key_reused",
+          .message = "Idempotency-Key: something else was asked under this key"};
+}
 }  // namespace
 
 web::ApiError no_such_stream(const std::string& id) {
@@ -90,7 +96,9 @@ class TextService::Fingerprint {
 class TextService::Generating final : public web::OpenRequest,
                                       public std::enable_shared_from_this<TextService::Generating> {
  public:
-  Generating(const TextService& service, web::Generation generation, bool wants_logprobs, bool is_stream)
+  // `lasts`: it can be read again.
+  Generating(const TextService& service, web::Generation generation, bool wants_logprobs, bool lasts,
+             Once asked_once)
       : answer(std::move(generation)),
         source_(service.source_),
         keeper_(service.keeper_),
@@ -99,13 +107,15 @@ class TextService::Generating final : public web::OpenRequest,
         tokenizer_(service.model_.tokenizer),
         detokenizer_(tokenizer_, {.continues_text = answer.generation().kind == web::ApiKind::Completion}),
         wants_logprobs_(wants_logprobs),
-        is_stream_(is_stream) {}
+        lasts_(lasts),
+        once_(std::move(asked_once)) {}
 
-  // A stream that nobody reads goes on for a while, in case somebody comes back.
+  // One that lasts goes on for a while without a reader, in case somebody comes back.
   void cancel() override {
-    if (!is_stream_) end_now();
+    if (!lasts_) end_now();
   }
-  bool is_stream() const { return is_stream_; }
+  bool lasts() const { return lasts_; }
+  const Once& once() const { return once_; }
   void end_now() {
     cancelled_ = true;
     if (const uint64_t id = id_; id != 0) tell_cancelled(id);
@@ -155,7 +165,7 @@ class TextService::Generating final : public web::OpenRequest,
           .system_fingerprint = fingerprint_->get()});
     }
     answer.set_ended(steady_now());
-    if (const auto keeper = is_stream_ ? keeper_.lock() : nullptr) keeper->ended(answer.id());
+    if (const auto keeper = lasts_ ? keeper_.lock() : nullptr) keeper->ended(answer.id());
   }
 
   Answer answer;
@@ -190,7 +200,8 @@ class TextService::Generating final : public web::OpenRequest,
   text::Tokenizer tokenizer_;
   text::Detokenizer detokenizer_;
   std::optional<text::StopStrings> stops_;
-  const bool wants_logprobs_, is_stream_;
+  const bool wants_logprobs_, lasts_;
+  const Once once_;
   std::unique_ptr<KeptRequest> record_;
   std::vector<web::TokenLogprob> probabilities_;
   size_t prompt_tokens_ = 0, completion_tokens_ = 0;
@@ -200,7 +211,7 @@ class TextService::Generating final : public web::OpenRequest,
   std::atomic<uint64_t> id_ = 0;  // the source's; 0: it has none yet
 };
 
-// Answers that can be read again, by their names. Any thread.
+// Answers that can be read again, by their names and keys. Any thread.
 class TextService::Kept {
  public:
   void keep(const std::shared_ptr<Generating>& generating);  // and lets go of what has ended a while ago
@@ -210,9 +221,13 @@ class TextService::Kept {
     return kept == kept_.end() ? nullptr : kept->second;
   }
 
+  // Whoever was asked for under its key and has not failed; nothing: from now on this one is.
+  std::shared_ptr<Generating> find_or_enter(const std::shared_ptr<Generating>& generating);
+
  private:
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Generating>> kept_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::string, std::weak_ptr<Generating>> once_ WEFT_GUARDED_BY(mutex_);  // by once().name
 };
 
 TextService::TextService(TextModel model, std::unique_ptr<TokenSource> source,
@@ -280,6 +295,16 @@ void TextService::Kept::keep(const std::shared_ptr<Generating>& generating) {
   kept_[generating->answer.id()] = generating;
 }
 
+std::shared_ptr<TextService::Generating> TextService::Kept::find_or_enter(
+    const std::shared_ptr<Generating>& generating) {
+  const MutexLock lock(mutex_);
+  std::erase_if(once_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Generating>& entry = once_[generating->once().name];
+  if (auto known = entry.lock(); known && !known->answer.has_failed()) return known;
+  entry = generating;
+  return nullptr;
+}
+
 bool TextService::may_prepare(size_t bytes) {
   const MutexLock lock(mutex_);
   if (preparing_bytes_ + bytes > kPreparedBytesMax) return false;
@@ -313,12 +338,12 @@ void TextService::begin(const web::GenerateRequest& request, size_t bytes,
                      .top_k = request.top_k,
                      .seed = request.seed ? static_cast<uint64_t>(*request.seed) : random_number(),
                      .alternatives = request.logprobs ? int64_t{*request.logprobs} : -1};
-  if (keeper_ && request.is_stream)
-    generating->set_record(record_of(generating->answer.generation(), std::move(stops), wanted));
+  if (keeper_ && generating->lasts())
+    generating->set_record(record_of(*generating, std::move(stops), wanted));
   Reopened told = told_to(generating);
   source_->add(std::move(wanted), std::move(told.listener),
                [kept = kept_, generating, begun = std::move(told.begun)](uint64_t id) {
-                 if (generating->is_stream()) kept->keep(generating);
+                 if (generating->lasts()) kept->keep(generating);
                  return begun(id);
                });
 }
@@ -332,15 +357,17 @@ TextService::Reopened TextService::told_to(const std::shared_ptr<Generating>& ge
       .begun = [generating](uint64_t id) { return generating->set_id(id); }};
 }
 
-std::unique_ptr<KeptRequest> TextService::record_of(const web::Generation& generation,
+std::unique_ptr<KeptRequest> TextService::record_of(const Generating& generating,
                                                     std::vector<std::string> stops,
                                                     const Request& request) const {
+  const web::Generation& generation = generating.answer.generation();
   auto record = std::make_unique<KeptRequest>(KeptRequest{.id = generation.id,
                                                           .created = generation.created,
                                                           .kind = generation.kind,
                                                           .includes_usage = generation.includes_usage,
                                                           .stops = std::move(stops),
-                                                          .request = request});
+                                                          .request = request,
+                                                          .once = generating.once()});
   const int64_t left = source_->context() - static_cast<int64_t>(request.prompt.size());
   if (request.tokens_max < 0) record->request.tokens_max = std::max<int64_t>(left, 0);
   return record;
@@ -350,9 +377,11 @@ std::unique_ptr<KeptRequest> TextService::record_of(const web::Generation& gener
 Result<TextService::Reopened> TextService::reopen(const KeptRequest& kept) {
   web::Generation generation = generation_of(kept.kind, kept.id, kept.created, kept.includes_usage);
   const bool wants_logprobs = kept.request.sampling.alternatives >= 0;
-  const auto generating = std::make_shared<Generating>(*this, std::move(generation), wants_logprobs, true);
+  const auto generating =
+      std::make_shared<Generating>(*this, std::move(generation), wants_logprobs, true, kept.once);
   WEFT_TRY_STATUS(generating->set_stops(kept.stops, kept.request.prompt.size()));
   kept_->keep(generating);
+  if (!kept.once.name.empty()) kept_->find_or_enter(generating);
   return told_to(generating);
 }
 
@@ -371,8 +400,18 @@ std::shared_ptr<web::OpenRequest> TextService::start(web::GenerateRequest reques
   const bool is_chat = request.kind == web::ApiKind::Chat;
   web::Generation generation = generation_of(request.kind, (is_chat ? "chatcmpl-" : "cmpl-") + fresh_id(),
                                              std::time(nullptr), request.includes_usage);
-  const auto generating = std::make_shared<Generating>(*this, std::move(generation),
-                                                       request.logprobs.has_value(), request.is_stream);
+  const Once once = request.once ? digest_of(*request.once) : Once{};
+  const auto generating =
+      std::make_shared<Generating>(*this, std::move(generation), request.logprobs.has_value(),
+                                   request.is_stream || request.once.has_value(), once);
+  if (std::exchange(request.once, std::nullopt))
+    if (auto known = kept_->find_or_enter(generating)) {
+      if (known->once().asked == once.asked)
+        known->answer.attach(std::move(sink));
+      else
+        sink->on_error(asked_otherwise());
+      return known;
+    }
   generating->answer.attach(std::move(sink));
   const size_t bytes = bytes_of(request);
   if (!may_prepare(bytes)) {

@@ -28,15 +28,16 @@ web::ApiError no_such_stream(const std::string& id);
 
 class TextService final : public web::Service, public std::enable_shared_from_this<TextService> {
  public:
-  // An answer can be read again for so long after its end; a stream that nobody reads goes on for as long.
+  // An answer can be read again for so long after its end; one that may be, and that nobody reads, goes on
+  // for as long.
   static constexpr Duration kKept = std::chrono::seconds(60);
   // Of answers that have ended; beyond it the oldest go early. What was refused is not kept.
   static constexpr size_t kKeptMax = 4096;
   // Of prompts that wait to become tokens. Beyond it a request is refused, as while too many wait.
   static constexpr size_t kPreparedBytesMax = size_t{64} << 20;
 
-  // Streams are kept by the keeper, where there is one: nobody hears of a stream that is not, unless it
-  // cannot be.
+  // Streams, and what is asked under a key, are kept by the keeper, where there is one: nobody hears of what
+  // is not, unless it cannot be.
   TextService(TextModel model, std::unique_ptr<TokenSource> source,
               std::shared_ptr<RequestKeeper> keeper = nullptr);
   ~TextService() override;
@@ -77,7 +78,7 @@ class TextService final : public web::Service, public std::enable_shared_from_th
              const std::shared_ptr<Generating>& generating);
   web::Generation generation_of(web::ApiKind kind, std::string id, int64_t created,
                                 bool includes_usage) const;
-  std::unique_ptr<KeptRequest> record_of(const web::Generation& generation, std::vector<std::string> stops,
+  std::unique_ptr<KeptRequest> record_of(const Generating& generating, std::vector<std::string> stops,
                                          const Request& request) const;
   static Reopened told_to(const std::shared_ptr<Generating>& generating);
   static std::string fresh_id();

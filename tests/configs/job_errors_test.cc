@@ -258,12 +258,16 @@ TEST(JobErrors, AJobThatServesHasItsKeysAndNoOthers) {
                           "compression={}",
                           "output=out.onnx",
                           "placement.strategy=auto",
-                          "placement.pin=[]",
                           "placement.owner=0.5"}) {
     const std::string key = std::string(set).substr(0, std::string(set).find('='));
     EXPECT_EQ(message_of(kServes, {set}),
               "--set " + key + ": `" + key + "` means nothing with `task: serve`; take it away");
   }
+  for (const char* pins : {"placement.pin=[]", "placement.pin=[{ops: inputs, peer: lab}]"})
+    EXPECT_EQ(
+        message_of(kServes, {pins}),
+        "--set placement.pin: `placement.pin` cannot be kept with `task: serve`, whose stages are parts that "
+        "the planner finds; take it away, and keep peers out with `placement.exclude`");
 }
 
 TEST(JobErrors, AJobThatServesMayNameTheResultOfAnother) {

@@ -298,8 +298,109 @@ TEST(RemoteRequests, APassingFailureIsTriedAgainAndAnotherIsTold) {
   f.requests.progress(peer(1), failure(full.id, 1, ErrorCode::ResourceExhausted), f.now);
   EXPECT_TRUE(full.failed_with(ErrorCode::ResourceExhausted));
   f.add(request_of({1}, 9), broken);
-  f.requests.progress(peer(1), failure(broken.id, 1, ErrorCode::Corrupted), f.now);
-  EXPECT_TRUE(broken.failed_with(ErrorCode::Corrupted));
+  f.requests.progress(peer(1), failure(broken.id, 1, ErrorCode::Internal), f.now);
+  EXPECT_TRUE(broken.failed_with(ErrorCode::Internal));
+}
+
+proto::ServeProgress not_finite(uint64_t number, uint64_t first, proto::PlanVersion plan_version = 1) {
+  proto::ServeProgress told = progress(number, first, {}, proto::ServeEnd::Failed);
+  told.plan_version = plan_version;
+  told.error = Error{ErrorCode::Corrupted, "peer 7 made NaN"};
+  return told;
+}
+
+TEST(RemoteRequests, ATextOfWhichTheModelMakesNanFailsUnlessAPeerWasAtFault) {
+  Fixture f;
+  f.requests.place(served(1), f.now);
+  Heard own, peers;
+  f.add(request_of({1, 2}, 9), own);
+  f.requests.progress(peer(1), not_finite(own.id, 2), f.now);
+  EXPECT_FALSE(own.finish) << "whoever is at fault may be named yet";
+  f.now += std::chrono::seconds(1);
+  f.requests.tick(f.now);
+  EXPECT_FALSE(own.finish);
+  EXPECT_EQ(f.sent.size(), 1u) << "it is not asked for again";
+  f.now += std::chrono::seconds(1);
+  f.requests.tick(f.now);
+  ASSERT_TRUE(own.failed_with(ErrorCode::Corrupted));
+  EXPECT_EQ(
+      own.status.error().message,
+      "'tiny' makes numbers of this text that are not finite (NaN or infinity), so it has no answer to it");
+
+  f.add(request_of({1, 2}, 9), peers);
+  f.requests.progress(peer(1), progress(peers.id, 2, {7}), f.now);
+  f.requests.progress(peer(1), not_finite(peers.id, 3), f.now);
+  uint64_t number = peers.id;
+  for (proto::PlanVersion version = 2; version <= 4; ++version) {
+    f.requests.place(served(std::nullopt), f.now);  // who made it was named
+    f.now += std::chrono::seconds(5);
+    f.requests.tick(f.now);
+    f.requests.place(served(1, version), f.now);
+    const proto::ServeRequest again = f.last_request();
+    EXPECT_NE(again.request, number) << "the entry would tell the same end again";
+    EXPECT_EQ(again.tokens, (std::vector<int64_t>{1, 2, 7}));
+    EXPECT_FALSE(peers.finish);
+    number = again.request;
+    f.requests.progress(peer(1), not_finite(number, 3, version), f.now);
+  }
+  EXPECT_TRUE(peers.failed_with(ErrorCode::Corrupted)) << "so many peers make it";
+}
+
+// Two whose NaN together is taken for a peer's fault, and one beside them.
+TEST(RemoteRequests, ThoseThatTakePeersDownAreSentOneAtATime) {
+  Fixture f;
+  f.requests.place(served(1), f.now);
+  Heard first, second, sound;
+  f.add(request_of({1}, 9), first);
+  f.add(request_of({2}, 9), second);
+  f.add(request_of({3}, 9), sound);
+  proto::PlanVersion version = 1;
+  const auto sent_to_next_place = [&] {
+    f.sent.clear();
+    f.requests.place(served(1, ++version), f.now);
+    std::vector<int64_t> prompts;
+    for (const auto& [to, message] : f.sent)
+      prompts.push_back(std::get<proto::ServeRequest>(message).tokens[0]);
+    return prompts;
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(sent_to_next_place(), (std::vector<int64_t>{1, 2, 3}));
+  auto told = progress(sound.id, 1, {5});
+  told.plan_version = version;
+  f.requests.progress(peer(1), told, f.now);
+  EXPECT_EQ(sent_to_next_place(), (std::vector<int64_t>{1, 3}));
+  f.sent.clear();
+  f.requests.progress(peer(1), not_finite(first.id, 1, version), f.now);
+  ASSERT_EQ(f.sent.size(), 1u) << "now it is the other one's turn";
+  EXPECT_EQ(f.last_request().tokens[0], 2);
+  f.now += std::chrono::seconds(2);
+  f.requests.tick(f.now);
+  EXPECT_TRUE(first.failed_with(ErrorCode::Corrupted));
+  for (int i = 0; i < 10; ++i) sent_to_next_place();
+  EXPECT_TRUE(second.failed_with(ErrorCode::Unavailable));
+  EXPECT_NE(second.status.error().message.find("were lost 8 times"), std::string::npos)
+      << second.status.error().message;
+}
+
+TEST(RemoteRequests, TheRingsLoadIsShownWhileItServes) {
+  Fixture f;
+  f.requests.place(served(1), f.now);
+  Heard heard;
+  f.add(request_of({1, 2}, 2), heard);
+  EXPECT_EQ(f.value("weft_serve_cache_positions_max"), 4096);
+  auto told = progress(heard.id, 2, {7});
+  told.load = {.positions = 32, .under_way = 2, .passes = 3, .rows = 12};
+  f.requests.progress(peer(1), told, f.now);
+  EXPECT_EQ(f.value("weft_serve_cache_positions"), 32);
+  EXPECT_EQ(f.value("weft_serve_passes_under_way"), 2);
+  f.requests.progress(peer(2), told, f.now);
+  EXPECT_EQ(f.value("weft_serve_passes_total"), 3) << "of no stranger";
+  told.first = 3;
+  f.requests.progress(peer(1), told, f.now);
+  ASSERT_TRUE(heard.finish);
+  EXPECT_EQ(f.value("weft_serve_passes_total"), 6);
+  EXPECT_EQ(f.value("weft_serve_rows_total"), 24);
+  EXPECT_EQ(f.value("weft_serve_cache_positions"), 0);
+  EXPECT_EQ(f.value("weft_serve_passes_under_way"), 0);
 }
 
 TEST(RemoteRequests, AfterItIsClosedNothingIsTaken) {

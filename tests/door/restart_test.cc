@@ -290,6 +290,74 @@ TEST(Restart, EventsAreTheSameAgain) {
   }
 }
 
+std::string under_key(const std::string& key, const Json& body) {
+  std::string request = post("/v1/completions", body.dump());
+  return request.insert(request.find("Content-Type"), "Idempotency-Key: " + key + "\r\n");
+}
+
+// Whoever asks again under its key gets the answer of the first time, though no seed says what it is.
+TEST(Restart, AWholeAnswerIsTheSameUnderItsKey) {
+  Restarted broker("whole");
+  broker.start();
+  broker.become_ready();
+  const Json body = {{"model", "alpha"}, {"max_tokens", 30}, {"prompt", "Once"}};
+  const auto ask_until_there = [&](const std::string& request) {
+    web::test::Reply reply;
+    const auto end = std::chrono::steady_clock::now() + web::test::kPatience;
+    do reply = broker.ask(request);
+    while ((reply.status == 503 || reply.status == 404) && std::chrono::steady_clock::now() < end);
+    return reply;
+  };
+  const web::test::Reply first = broker.ask(under_key("ended", body));
+  ASSERT_EQ(first.status, 200) << first.body;
+  for (const bool entry_is_lost : {false, true}) {
+    broker.stop();
+    if (entry_is_lost) broker.entry.forget();
+    broker.start();
+    const web::test::Reply again = ask_until_there(under_key("ended", body));
+    ASSERT_EQ(again.status, 200) << again.body;
+    EXPECT_EQ(again.body, first.body);
+    Json other = body;
+    other["max_tokens"] = 31;
+    EXPECT_EQ(broker.ask(under_key("ended", other)).status, 409);
+    const web::test::Reply another = broker.ask(under_key("another " + std::to_string(entry_is_lost), body));
+    EXPECT_EQ(another.status, 400) << "no key has a space";
+    EXPECT_NE(broker.ask(under_key("more" + std::to_string(entry_is_lost), body)).body, first.body);
+  }
+}
+
+// Killed while it is computed: what was drawn before has been told to nobody, and the seed is kept.
+TEST(Restart, AWholeAnswerUnderWayGoesOn) {
+  Restarted broker("whole_under_way");
+  broker.start();
+  broker.become_ready();
+  const Json body = {{"model", "alpha"}, {"max_tokens", 30}, {"prompt", "Once"}, {"seed", 5}};
+  broker.entry.hold(10);
+  {
+    web::test::Client client(broker.at());
+    ASSERT_TRUE(client.send(under_key("k", body)));
+    const auto end = std::chrono::steady_clock::now() + web::test::kPatience;
+    while (broker.ask(get("/metrics")).body.find("tokens_total{model=\"alpha\"} 10") == std::string::npos &&
+           std::chrono::steady_clock::now() < end) {
+    }
+    broker.take_picture();
+    broker.kill();
+  }
+  broker.entry.go_on();
+  broker.start();
+  web::test::Reply reply;
+  const auto end = std::chrono::steady_clock::now() + web::test::kPatience;
+  do reply = broker.ask(under_key("k", body));
+  while ((reply.status == 503 || reply.status == 404) && std::chrono::steady_clock::now() < end);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  web::GenerateRequest asked = request(5);
+  asked.prompt = "Once";
+  asked.max_tokens = 30;
+  EXPECT_EQ(Json::parse(reply.body)["choices"][0]["text"], test::text_of_one_machine(asked, kContext));
+  EXPECT_NE(broker.ask(get("/metrics")).body.find("finish=\"length\",model=\"alpha\"} 1"), std::string::npos)
+      << "it was computed once";
+}
+
 TEST(Restart, ADamagedFileIsPutAside) {
   Restarted broker("damaged");
   std::ofstream(broker.file()) << std::string(8192, 'x');

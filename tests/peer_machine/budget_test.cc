@@ -54,6 +54,37 @@ TEST(Budget, AStageThatTakesMoreThanIsOfferedIsRefused) {
   EXPECT_FALSE(failed[0].permanent) << "another peer may offer more";
 }
 
+// Of a stage that serves: rows that it keeps for the one behind it.
+TEST(Budget, WhatAStageKeepsOnTheHostCounts) {
+  const int64_t kept = 50;
+  for (const auto& [offer, host, fits] :
+       {std::tuple{kPrograms + kCopy + kept, int64_t{0}, true},
+        std::tuple{kPrograms + kCopy + kept - 1, int64_t{0}, false},
+        std::tuple{kPrograms, kCopy + kept, true}, std::tuple{kPrograms, kCopy + kept - 1, false},
+        std::tuple{kPrograms, kept - 1, false}}) {
+    SCOPED_TRACE(std::to_string(offer) + " and " + std::to_string(host));
+    Shell shell(offering(offer, host));
+    shell.join();
+    shell.say(training());
+    shell.answer_fetches();
+    ASSERT_TRUE(shell.runner.has_value());
+    shell.act(shell.peer.on_links_up(shell.now, shell.peer.generation()));
+    shell.act(shell.peer.on_runner_made(
+        shell.now, shell.runner->generation,
+        peer::RunnerSize{.persistent = Bytes{100}, .microbatch = Bytes{10}, .on_host = Bytes{kept}}));
+    const auto failed = shell.told_of<proto::StageFailed>();
+    ASSERT_EQ(failed.empty(), fits);
+    if (!fits) {
+      EXPECT_EQ(failed[0].error.code, ErrorCode::ResourceExhausted);
+    }
+    const auto ready = shell.told_of<proto::StageReady>();
+    ASSERT_EQ(ready.size(), fits ? 1u : 0u);
+    if (fits) {
+      EXPECT_EQ(ready[0].persistent, Bytes{host == 0 ? 100 + kept : 100});
+    }
+  }
+}
+
 // Whatever a broker assigns: not a byte of it is asked for.
 TEST(Budget, TensorsThatAreMoreThanIsOfferedAreNotFetched) {
   for (const auto& [offer, host, fits] : {std::tuple{int64_t{127}, int64_t{0}, false},

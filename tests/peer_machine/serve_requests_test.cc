@@ -59,6 +59,30 @@ TEST(Serve, GuessesAreToldOnceWithWhateverIsToldNext) {
   EXPECT_EQ(progress[0].guesses_right, 2u);
 }
 
+TEST(Serve, WhatTheRingHoldsIsToldWithTheNextTokens) {
+  Serving shell(0, 2);
+  shell.request(5, 3);
+  shell.finish({.under_way = 1, .load = {.positions = 16, .under_way = 1}});
+  EXPECT_TRUE(shell.take_progress().empty()) << "by itself it is not told";
+  shell.come_whole(1, 1, 1);
+  shell.finish({.under_way = 1, .load = {.positions = 16, .under_way = 1, .passes = 1, .rows = 3}});
+  shell.come_whole(2, 1, 1);
+  shell.finish({.served = {drawn(5, 3, {11})},
+                .under_way = 1,
+                .load = {.positions = 32, .under_way = 1, .passes = 1, .rows = 2}});
+  auto progress = shell.take_progress();
+  ASSERT_EQ(progress.size(), 1u);
+  ASSERT_TRUE(progress[0].load.has_value());
+  EXPECT_EQ(progress[0].load->positions, 32u);
+  EXPECT_EQ(progress[0].load->passes, 2u);
+  EXPECT_EQ(progress[0].load->rows, 5u);
+  shell.request(5, 3);
+  progress = shell.take_progress();
+  ASSERT_TRUE(progress.at(0).load.has_value());
+  EXPECT_EQ(progress[0].load->positions, 32u);
+  EXPECT_EQ(progress[0].load->passes, 0u) << "they are told once";
+}
+
 TEST(Serve, ARequestThatIsKnownIsToldAgainAndNotDrawnAnew) {
   Serving shell(0, 2);
   shell.request(5, 3);

@@ -251,16 +251,6 @@ TEST(Serve, ATaskThatFailsByWhatCameNamesTheStageBefore) {
   EXPECT_FALSE(entry.failure()->unreachable.has_value()) << "nobody sent what it began";
 }
 
-TEST(Serve, RowsThatAreNotFiniteNameTheirSenderAndNoOneElse) {
-  Serving shell(1, 3);
-  shell.act(
-      shell.peer.on_not_finite(shell.now, shell.peer.generation(), {0}, 5, {ErrorCode::OutOfRange, "a NaN"}));
-  ASSERT_TRUE(shell.failure().has_value());
-  EXPECT_EQ(shell.failure()->unreachable, plan::Seat{0});
-  EXPECT_FALSE(shell.failure()->permanent);
-  EXPECT_FALSE(shell.failure()->diverged);
-}
-
 TEST(Serve, PassesThatDoNotComeRoundHaveADeadline) {
   peer::PeerOptions options;
   options.stage.serve.round_deadline = 30s;

@@ -42,10 +42,11 @@ Example random_example(uint64_t seed, bool is_tight) {
     request.weight_bytes.push_back(static_cast<int64_t>(between(0, 4000)));
   if (between(0, 1) == 1) request.weights_everywhere = {parts + 1};
   for (uint32_t p = 0; p < parts; ++p) {
-    ServedPart part{.cache_bytes = p % 2 == 1 ? static_cast<int64_t>(between(1, 30)) : 0,
-                    .row_bytes = static_cast<int64_t>(between(1, 100'000)),
-                    .work_bytes = static_cast<int64_t>(between(0, 500)),
-                    .weights = {p}};
+    ServedPart part{
+        .cache_bytes = p % 2 == 1 ? static_cast<int64_t>(between(1, 30)) : 0,
+        .row_bytes = static_cast<int64_t>(between(0, 1) == 0 ? between(1, 60) : between(1, 100'000)),
+        .work_bytes = static_cast<int64_t>(between(0, 500)),
+        .weights = {p}};
     if (p == 0 || p + 1 == parts || between(0, 3) == 0) part.weights.push_back(parts);
     request.parts.push_back(part);
   }
@@ -54,6 +55,7 @@ Example random_example(uint64_t seed, bool is_tight) {
     views[d].name = "d" + std::to_string(d);
     views[d].memory = {static_cast<int64_t>(between(2000, is_tight ? 12'000 : 60'000))};
     views[d].site = d;
+    if (between(0, 3) == 0) views[d].host_memory = {static_cast<int64_t>(between(1, 60'000))};
     if (between(0, 2) == 0) views[d].uplink = 1e6 * static_cast<double>(between(1, 50));
     std::vector<PartSeconds>& own = example.seconds.emplace_back();
     const double speed = static_cast<double>(between(1, 20));
@@ -81,13 +83,19 @@ class EveryRing {
  public:
   explicit EveryRing(Example& example) : example_(example), request_(example.asked()) {}
 
+  // With rows kept at all of them, or where none has room for that at none.
   double best(uint64_t positions) {
-    positions_ = positions;
-    best_ = kNever;
-    std::vector<uint32_t> order;
-    extend(order);
+    for (const bool keeps : {true, false}) {
+      keeps_ = keeps;
+      positions_ = positions;
+      best_ = kNever;
+      std::vector<uint32_t> order;
+      extend(order);
+      if (best_ < kNever) break;
+    }
     return best_;
   }
+  bool keeps() const { return keeps_; }
   // Of a plan; checks that it is one.
   double judge(const ServingPlan& plan, uint64_t positions) {
     positions_ = positions;
@@ -139,8 +147,14 @@ class EveryRing {
     const double rows = adds ? 1 : std::min(request_.rows_max, request_.sequences_max);
     double sum = 0, slowest = 0;
     for (size_t s = 0; s < order.size(); ++s) {
-      const int64_t beside = s == 0 ? draft_bytes() : 0;
-      if (bytes(parts[s]) + beside > request_.cluster.devices()[order[s]].memory.value) return kNever;
+      // The first part that comes behind this stage's: of the entry's, behind its first ones.
+      uint32_t border = 0;
+      for (const uint32_t part : parts[s])
+        if (part == border || border == 0) border = part + 1;
+      const int64_t row = order.size() > 1 ? request_.parts[border].row_bytes : 0;
+      if (!has_room(request_.cluster.devices()[order[s]], bytes(parts[s]) + (s == 0 ? draft_bytes() : 0),
+                    row))
+        return kNever;
       double stage = 0;
       for (const uint32_t part : parts[s]) {
         const PartSeconds& one = example_.seconds[order[s]][part];
@@ -151,16 +165,16 @@ class EveryRing {
       if (order.size() == 1) continue;
       const size_t next = (s + 1) % order.size();
       const LinkView link = request_.cluster.link(order[s], order[next]);
-      // The first part that comes behind this stage's: of the entry's, behind its first ones.
-      uint32_t border = 0;
-      for (const uint32_t part : parts[s])
-        if (part == border || border == 0) border = part + 1;
-      const double carry =
-          rows * (static_cast<double>(request_.parts[border].row_bytes) + kPiece) / link.bytes_per_second;
+      const double carry = rows * (static_cast<double>(row) + kPiece) / link.bytes_per_second;
       sum += carry + weft::seconds(link.latency);
       slowest = std::max(slowest, carry);
     }
     return adds ? sum : slowest;
+  }
+  bool has_room(const DeviceView& device, int64_t bytes, int64_t row) const {
+    const int64_t kept = keeps_ ? row * static_cast<int64_t>(positions_) : 0;
+    if (device.host_memory.value == 0) return bytes + kept <= device.memory.value;
+    return bytes <= device.memory.value && kept <= device.host_memory.value;
   }
   int64_t bytes(const std::vector<uint32_t>& parts) const {
     std::set<uint32_t> weights(request_.weights_everywhere.begin(), request_.weights_everywhere.end());
@@ -184,6 +198,7 @@ class EveryRing {
   Example& example_;
   const ServingRequest& request_;
   uint64_t positions_ = 0;
+  bool keeps_ = true;
   double best_ = kNever;
 };
 
@@ -210,7 +225,7 @@ void expect_a_ring(const ServingPlan& plan, size_t parts) {
 }
 
 TEST(ServingPlan, IsTheBestOfAllThereAre) {
-  size_t planned = 0, of_several = 0, refused = 0;
+  size_t planned = 0, of_several = 0, refused = 0, keeping = 0, forgetting = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Example example = random_example(seed, seed % 2 == 0);
@@ -224,7 +239,11 @@ TEST(ServingPlan, IsTheBestOfAllThereAre) {
       continue;
     }
     ++planned;
-    of_several += plan->stages.size() > 1;
+    const bool is_ring = plan->stages.size() > 1;
+    of_several += is_ring;
+    keeping += is_ring && all.keeps();
+    forgetting += is_ring && !all.keeps();
+    EXPECT_EQ(plan->kept_positions_max, is_ring && all.keeps() ? plan->positions_max : 0);
     expect_a_ring(*plan, example.request.parts.size());
     const double own = all.judge(*plan, plan->positions_max);  // all caches full
     EXPECT_GE(own, best * (1 - 1e-9));
@@ -240,6 +259,8 @@ TEST(ServingPlan, IsTheBestOfAllThereAre) {
   }
   EXPECT_GT(planned, 100u);
   EXPECT_GT(of_several, 40u);
+  EXPECT_GT(keeping, 20u);
+  EXPECT_GT(forgetting, 10u);
   EXPECT_GT(refused, 20u);
 }
 
@@ -300,8 +321,50 @@ TEST(ServingPlan, TakesAsFewStagesAsFitAndSharesCachesAmongThem) {
       << alone->explanation.front();
 }
 
+TEST(ServingPlan, RowsThatAreKeptHaveRoomBesideCaches) {
+  Example example = layers(4, 3, 3500);  // a context of 100, rows of 64 bytes: 6400 a stage
+  ServingRequest& request = example.request;
+  request.sequences_max = 1;
+  request.stages = 2;
+  std::vector<DeviceView> views(request.cluster.devices());
+  const auto plan_with = [&](int64_t memory, int64_t host) {
+    for (uint32_t d = 1; d < 3; ++d) views[d].memory = {memory + 6400};
+    views[0].memory = {memory};  // the fastest, if it has room for the rows
+    views[0].host_memory = {host};
+    request.cluster = ClusterView(views);
+    request.cluster.set_between(0, 0, {.bytes_per_second = 1e8, .latency = std::chrono::milliseconds(10)});
+    example.seconds[0].assign(request.parts.size(), {1e-4, 1e-5});
+    auto plan = plan_serving(example.asked());
+    EXPECT_TRUE(plan.has_value()) << (plan ? "" : plan.error().message);
+    return plan.value_or(ServingPlan{});
+  };
+  const auto has_fastest = [](const ServingPlan& plan) {
+    return std::any_of(plan.stages.begin(), plan.stages.end(),
+                       [](const ServingStage& stage) { return stage.device == 0; });
+  };
+  const ServingPlan without = plan_with(3500, 0), beside = plan_with(3500, 6400),
+                    less = plan_with(3500, 6399);
+  EXPECT_FALSE(has_fastest(without)) << "it would fit if no row were kept";
+  EXPECT_EQ(without.kept_positions_max, 100u);
+  EXPECT_EQ(without.stages[0].kept, Bytes{64});
+  EXPECT_TRUE(has_fastest(beside)) << "its host has the rows";
+  EXPECT_FALSE(has_fastest(less));
+}
+
+TEST(ServingPlan, WhereNoRowHasRoomNoneIsKept) {
+  Example example = layers(4, 2, 3500);
+  example.request.sequences_max = 1;
+  const auto plan = plan_serving(example.asked());
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  EXPECT_EQ(plan->positions_max, 100u);
+  EXPECT_EQ(plan->kept_positions_max, 0u);
+  EXPECT_EQ(plan->stages[0].kept, Bytes{});
+  EXPECT_NE(plan->explanation.at(3).find("no memory is left for rows"), std::string::npos)
+      << plan->explanation.at(3);
+}
+
 TEST(ServingPlan, ThroughputWantsMoreStages) {
-  Example example = layers(12, 5, 100'000);
+  Example example = layers(12, 5, 1'000'000);
   example.request.sequences_max = 64;
   const auto quick = plan_serving(example.asked());
   example.request.objective = ServeObjective::Throughput;
@@ -315,7 +378,7 @@ TEST(ServingPlan, ThroughputWantsMoreStages) {
 // Two stages of 1 ms a row, far apart.
 ServingPlan far_apart(Duration latency, uint32_t sequences, double bytes_per_second = 1e12,
                       const std::optional<DraftLoad>& draft = {}) {
-  Example example = layers(1, 2, 100'000);
+  Example example = layers(1, 2, 1'000'000);
   ServingRequest& request = example.request;
   example.seconds.assign(2, {{0.5e-3, 0.5e-3, 0}, {1e-3, 1e-3, 0}, {0.5e-3, 0.5e-3, 0}});
   request.stages = 2;
@@ -350,7 +413,8 @@ TEST(ServingPlan, WithADraftTheGuessesOfOneSequenceFillTheRing) {
   EXPECT_EQ(plan.passes, 44u);
   EXPECT_EQ(plan.passes_shared, far_apart(far, 1).passes) << "sequences stand in as many as without a draft";
   EXPECT_NEAR(plan.token_seconds, 42.5e-3, 1e-6);
-  EXPECT_NEAR(plan.guessed_tokens_per_second, 5 / (42.5e-3 + 4e-3), 1e-2) << "of five tokens four are guessed";
+  EXPECT_NEAR(plan.guessed_tokens_per_second, 5 / (42.5e-3 + 4e-3), 1e-2)
+      << "of five tokens four are guessed";
   const auto says = [&](const ServingPlan& said, const std::string& line) {
     return std::find(said.explanation.begin(), said.explanation.end(), line) != said.explanation.end();
   };

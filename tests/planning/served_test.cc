@@ -171,6 +171,7 @@ TEST_F(ServedJobs, ThePlanSaysWhatIsServed) {
   EXPECT_EQ(program.rows_max, 16u);
   EXPECT_EQ(program.sequences_max, 3u);
   EXPECT_EQ(program.positions_max, 3u * 128);
+  EXPECT_EQ(program.kept_positions_max, (*run)->stages.size() > 1 ? 3u * 128 : 0);
   EXPECT_NE((*run)->explanation.at(1).find("3 sequences of 128"), std::string::npos)
       << (*run)->explanation.at(1);
 }

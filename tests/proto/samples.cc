@@ -182,6 +182,7 @@ class Maker {
     serve.passes_max = 1 + small();
     serve.sequences_max = 1 + small();
     serve.positions_max = 1 + small();
+    serve.kept_positions_max = rng_.below(serve.positions_max + 1);
     if (to.seat.stage == 0 && chance()) draft_beside(to);
   }
   void draft_beside(AssignStage& to) {
@@ -276,6 +277,7 @@ class Maker {
     to.guesses = small();
     to.guesses_right = to.guesses / 2;
     if (chance()) pick(to.end.emplace(), ServeEnd::Failed);
+    if (chance()) to.load = {small(), static_cast<uint32_t>(rng_.below(1025)), small(), small()};
     if (!to.end || *to.end != ServeEnd::Failed) return;
     fill(to.error.emplace().message);
     pick(to.error->code, kErrorCodeLast);

@@ -215,6 +215,52 @@ TEST(TextService, AStreamGoesOnWithoutItsCallerAndAWholeAnswerDoesNot) {
   EXPECT_EQ(f.service->metrics().value("weft_serve_requests_total", {{"finish", "length"}}), 1);
 }
 
+web::GenerateRequest under_key(const std::string& key, uint32_t max_tokens, const std::string& caller = "c") {
+  web::GenerateRequest request = completion("x", max_tokens);
+  request.once = {.caller = caller, .key = key, .asked = std::to_string(max_tokens)};
+  return request;
+}
+
+TEST(TextService, UnderOneKeyThereIsOneAnswer) {
+  Fixture f(std::make_unique<Reciting>("0123456789", 1));
+  const auto first = f.ask(under_key("k", 30)), again = f.ask(under_key("k", 30));
+  EXPECT_EQ(first->text().size(), 30u);
+  EXPECT_EQ(again->text(), first->text());
+  EXPECT_EQ(again->generation_->id, first->generation_->id);
+  ASSERT_TRUE(again->end_.has_value());
+  const auto other = f.ask(under_key("k", 31));
+  ASSERT_TRUE(other->error_.has_value());
+  EXPECT_EQ(other->error_->status, 409);
+  EXPECT_EQ(other->error_->param, "Idempotency-Key");
+  EXPECT_NE(f.ask(under_key("k", 30, "another"))->generation_->id, first->generation_->id)
+      << "keys are a caller's own";
+  EXPECT_NE(f.ask(under_key("l", 30))->generation_->id, first->generation_->id);
+  EXPECT_EQ(f.service->metrics().value("weft_serve_requests_total", {{"finish", "length"}}), 3);
+}
+
+TEST(TextService, UnderAKeyAWholeAnswerGoesOnWithoutItsCaller) {
+  Fixture f(std::make_unique<Reciting>("0123456789", 1));
+  const auto left = std::make_shared<Hearing>();
+  const auto open = f.service->start(under_key("k", 400), left);
+  ASSERT_TRUE(left->wait_for_piece());
+  left->go();
+  open->cancel();
+  const auto back = f.ask(under_key("k", 400));
+  EXPECT_EQ(back->text().size(), 400u);
+  EXPECT_EQ(back->generation_->id, left->generation_->id);
+}
+
+TEST(TextService, WhatWasRefusedUnderAKeyIsTriedAgain) {
+  Fixture f(std::make_unique<Reciting>("a", 1));
+  web::GenerateRequest large = completion(std::string(TextService::kPreparedBytesMax, 'x'), 1);
+  large.once = {.caller = "c", .key = "k", .asked = "large"};
+  EXPECT_EQ(f.ask(large)->error_->status, 429);
+  web::GenerateRequest long_one = completion(std::string(5000, 'x'), 1);
+  long_one.once = {.caller = "c", .key = "k", .asked = "long"};
+  EXPECT_EQ(f.ask(long_one)->error_->status, 400);
+  EXPECT_EQ(f.ask(under_key("k", 3))->text(), "aaa");
+}
+
 TEST(TextService, PromptsThatWaitAreBounded) {
   Fixture f(std::make_unique<Reciting>("a", 1));
   // More at once than may wait; the door lets no single prompt be so large.

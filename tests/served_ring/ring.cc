@@ -1,5 +1,7 @@
 #include "tests/served_ring/ring.h"
 
+#include <limits>
+
 #include "peer/backend/cpu/cpu_backend.h"
 #include "serve/stage.h"
 #include "tests/incremental/compare.h"
@@ -10,16 +12,29 @@ namespace weft::served {
 using proto::ServeEnd;
 
 namespace {
-constexpr int64_t kVocabulary = 29;
+constexpr int64_t kVocabulary = 29, kWidth = 16;
 
 Result<std::unique_ptr<peer::Backend>> make_backend() {
   return peer::make_cpu_backend({.threads = 1, .pin = false});
 }
 }  // namespace
 
-ServedModel::ServedModel(int64_t layers, int64_t vocabulary)
-    : model(incremental::testing::make_model({.name = "served", .layers = layers, .vocabulary = vocabulary})),
-      incremental(*incremental::testing::derive(model)) {}
+// Its row of the table is so large that the sum of two is none.
+incremental::testing::Model overflowing(incremental::testing::Model model, int64_t vocabulary,
+                                        int64_t token) {
+  for (auto& [name, tensor] : model.weights)
+    if (tensor.shape() == dag::Shape{vocabulary, kWidth})
+      for (int64_t i = 0; i < kWidth; ++i)
+        tensor.mutable_as<float>()[static_cast<size_t>(token * kWidth + i)] = 3e38f;
+  return model;
+}
+
+ServedModel::ServedModel(int64_t layers, int64_t vocabulary, std::optional<int64_t> overflows)
+    : model(incremental::testing::make_model(
+          {.name = "served", .width = kWidth, .layers = layers, .vocabulary = vocabulary})) {
+  if (overflows) model = overflowing(std::move(model), vocabulary, *overflows);
+  incremental = *incremental::testing::derive(model);
+}
 
 uint32_t ServedModel::first_part(uint32_t seat, uint32_t stages) const {
   const uint32_t parts = serve::part_count(*incremental);
@@ -67,12 +82,22 @@ proto::AssignStage ServedModel::assignment(FakeBroker& broker, uint32_t seat, ui
   serve.rows_max = 16;
   serve.passes_max = stages;
   serve.sequences_max = 4;
-  serve.positions_max = 4 * 96;
+  serve.positions_max = serve.kept_positions_max = 4 * 96;
   for (const auto& initializer : model.graph->initializers())
     if (const auto weight = model.weights.find(initializer.name); weight != model.weights.end())
       assign.tensors.push_back({weight_key(initializer), weight->second.spec(), broker.put(weight->second)});
   if (draft != plan::DraftKind::None) add_draft(*this, broker, assign);
   return assign;
+}
+
+// Weights that are NaN: whoever has them computes as all do.
+void spoil(proto::AssignStage& assign, FakeBroker& broker) {
+  for (proto::TensorReference& reference : assign.tensors) {
+    if (reference.spec.dtype != dag::DType::F32) continue;
+    dag::Tensor tensor(reference.spec);
+    for (float& number : tensor.mutable_as<float>()) number = std::numeric_limits<float>::quiet_NaN();
+    reference.sha256 = broker.put(tensor);
+  }
 }
 
 // ---- peers
@@ -130,22 +155,23 @@ std::map<uint64_t, Text> texts_of_one_machine(const ServedModel& model,
   for (const proto::ServeRequest& request : requests) {
     serve::Engine engine(*decoder, {});
     Text& text = texts[request.request];
-    const auto added =
-        engine.add({.prompt = request.tokens,
-                    .tokens_max = static_cast<int64_t>(request.tokens_max),
-                    .sampling = {request.temperature, request.top_p, static_cast<int64_t>(request.top_k),
-                                 request.seed, 0},
-                    .ends = request.ends},
-                   {.on_token =
-                        [&](const serve::Generated& generated) {
-                          text.tokens.push_back(generated.draw.token);
-                          text.log_probabilities.push_back(generated.draw.log_probability);
-                          return true;
-                        },
-                    .on_end =
-                        [&](serve::Finish finish, const Status&) {
-                          text.end = finish == serve::Finish::Stop ? ServeEnd::Stop : ServeEnd::Length;
-                        }});
+    const auto added = engine.add({.prompt = request.tokens,
+                                   .tokens_max = static_cast<int64_t>(request.tokens_max),
+                                   .sampling = {request.temperature, request.top_p,
+                                                static_cast<int64_t>(request.top_k), request.seed, 0},
+                                   .ends = request.ends},
+                                  {.on_token =
+                                       [&](const serve::Generated& generated) {
+                                         text.tokens.push_back(generated.draw.token);
+                                         text.log_probabilities.push_back(generated.draw.log_probability);
+                                         return true;
+                                       },
+                                   .on_end =
+                                       [&](serve::Finish finish, const Status&) {
+                                         text.end = finish == serve::Finish::Stop     ? ServeEnd::Stop
+                                                    : finish == serve::Finish::Length ? ServeEnd::Length
+                                                                                      : ServeEnd::Failed;
+                                       }});
     EXPECT_TRUE(added) << added.error().message;
     while (!text.end) EXPECT_TRUE(engine.tick().status);
   }
@@ -172,6 +198,7 @@ void Ring::await(uint32_t seat) {
 void Ring::replace(uint32_t seat) {
   peers_[seat].reset();
   peers_[seat] = std::make_unique<PeerThread>(broker);
+  if (broken_ == seat) broken_.reset();
   await(seat);
 }
 
@@ -183,6 +210,7 @@ void Ring::assign(proto::PlanVersion version) {
   for (uint32_t seat = 0; seat < stages; ++seat) {
     proto::AssignStage assign = model_.assignment(broker, seat, stages);
     assign.plan_version = version;
+    if (broken_ == seat) spoil(assign, broker);
     for (uint32_t other = 0; other < stages; ++other)
       if (other != seat && ((seat + 1) % stages == other || (other + 1) % stages == seat))
         assign.links.push_back({.seat = {other},

@@ -26,7 +26,8 @@ namespace weft::served {
 constexpr Duration kPatience = std::chrono::seconds(test::kIsSanitized ? 1200 : 120);
 
 struct ServedModel {
-  explicit ServedModel(int64_t layers = 3, int64_t vocabulary = 29);
+  // `overflows`: a token of which the model makes NaN.
+  explicit ServedModel(int64_t layers = 3, int64_t vocabulary = 29, std::optional<int64_t> overflows = {});
   // Of a ring of so many, with links that have yet to be filled in. The entry has a part at each end.
   proto::AssignStage assignment(FakeBroker& broker, uint32_t seat, uint32_t stages) const;
   // What stage `seat` begins with; of the entry its second range.
@@ -78,6 +79,8 @@ class Ring {
   void ask_again();
   // The peer is gone, without a word; another one is there.
   void replace(uint32_t seat);
+  // From the next plan on it makes NaN of everything, until it is replaced.
+  void break_peer(uint32_t seat) { broken_ = seat; }
   const PeerThread& peer(uint32_t seat) const { return *peers_.at(seat); }
   void cancel(uint64_t request);
   // Until it holds; false: a stage has failed, or patience is at an end.
@@ -101,6 +104,7 @@ class Ring {
 
   const ServedModel& model_;
   proto::PlanVersion version_ = 0;
+  std::optional<uint32_t> broken_;
   std::map<uint64_t, proto::ServeRequest> asked_;
   std::vector<std::unique_ptr<PeerThread>> peers_;
   std::map<uint32_t, std::unique_ptr<peer::test::Wire>> wires_;

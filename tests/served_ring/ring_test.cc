@@ -1,6 +1,9 @@
 // One to three peers against one machine: the same text, whatever happens to links and broker in between.
 #include <cmath>
 
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/service/serve_runner.h"
+#include "serve/stage.h"
 #include "tests/served_ring/ring.h"
 
 namespace weft::served {
@@ -127,6 +130,35 @@ TEST_P(RingOf, BeginsAnewWithAnotherPlan) {
 INSTANTIATE_TEST_SUITE_P(Peers, RingOf, ::testing::Values(1, 2, 3));
 
 // Were a pass lost, the ring would stand still; had one come twice, texts would differ or a stage refuse it.
+TEST(ServedRing, AStageCountsTheRowsThatItKeeps) {
+  const ServedModel model;
+  net::Loop loop;
+  FakeBroker broker(loop);
+  const auto backend = *peer::make_cpu_backend({.threads = 1, .pin = false});
+  const auto kept_by = [&](uint32_t seat, uint32_t stages, uint64_t kept_positions_max) {
+    proto::AssignStage assign = model.assignment(broker, seat, stages);
+    assign.serve->kept_positions_max = kept_positions_max;
+    const auto runner = peer::ServeRunner::create(
+        std::make_shared<const proto::AssignStage>(assign),
+        [&](const proto::TensorReference& reference) -> Result<dag::Tensor> {
+          return model.model.weights.at(reference.key.name);
+        },
+        *backend);
+    EXPECT_TRUE(runner) << runner.error().message;
+    return (*runner)->kept_bytes().value;
+  };
+  for (uint32_t seat = 0; seat < 3; ++seat) {
+    int64_t row = 0;
+    for (const dag::RowSpec& edge :
+         serve::rows_before(*model.incremental, model.first_part((seat + 1) % 3, 3)))
+      row += dag::TensorSpec{edge.dtype, {edge.width}}.bytes().value;
+    EXPECT_GT(row, 0);
+    EXPECT_EQ(kept_by(seat, 3, 100), 100 * row) << seat;
+    EXPECT_EQ(kept_by(seat, 3, 0), 0);
+  }
+  EXPECT_EQ(kept_by(0, 1, 100), 0) << "it sends nothing";
+}
+
 TEST(RingOfThree, HealsCutLinksAndEachPassComesOnce) {
   const uint64_t seed = 7;
   SCOPED_TRACE("seed " + std::to_string(seed));

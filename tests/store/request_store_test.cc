@@ -61,7 +61,9 @@ StoredRequest request(const std::string& id, size_t tokens = 3) {
           .created = 1700000000,
           .is_chat = true,
           .includes_usage = true,
-          .stops = {"the end", std::string("\0x", 2)}};
+          .stops = {"the end", std::string("\0x", 2)},
+          .once_name = std::string(64, 'n'),
+          .once_asked = std::string(64, 'a')};
 }
 Status write(RequestStore& store, RequestChange change) { return store.write({&change, 1}); }
 
@@ -83,6 +85,8 @@ TEST(RequestStore, WhatIsWrittenIsReadAgain) {
   EXPECT_EQ(one.created, wanted.created);
   EXPECT_TRUE(one.is_chat && one.includes_usage);
   EXPECT_EQ(one.stops, wanted.stops);
+  EXPECT_EQ(one.once_name, wanted.once_name);
+  EXPECT_EQ(one.once_asked, wanted.once_asked);
   EXPECT_EQ(one.ended_unix_ms, std::nullopt);
   EXPECT_EQ(loaded->requests[1].ended_unix_ms, 99);
   struct stat status {};
@@ -115,16 +119,31 @@ TEST(RequestStore, AFullFileRefusesAndGoesOn) {
 
 TEST(RequestStore, ADamagedRowIsLeftOut) {
   const Fixture f;
-  const std::vector<RequestChange> changes{request("a"), request("b"), request("c")};
+  const std::vector<RequestChange> changes{request("a"), request("b"), request("c"), request("d")};
   ASSERT_TRUE(f.open()->write(changes));
+  f.execute("UPDATE requests SET once = 'short' WHERE id = X'64'");
   f.execute("UPDATE requests SET request = X'FFFF' WHERE id = X'61'");
   f.execute("UPDATE requests SET stops = X'FFFFFFFF61' WHERE id = X'62'");
   const auto store = f.open();
-  EXPECT_EQ(store->load()->damaged, 2u);
+  EXPECT_EQ(store->load()->damaged, 3u);
   const auto again = store->load();
   EXPECT_EQ(again->damaged, 0u);
   ASSERT_EQ(again->requests.size(), 1u);
   EXPECT_EQ(again->requests[0].id, "c");
+}
+
+TEST(RequestStore, AFileOfBeforeThereWereKeysIsRead) {
+  const Fixture f;
+  StoredRequest without = request("a");
+  without.once_name = without.once_asked = "";
+  ASSERT_TRUE(write(*f.open(), without));
+  f.execute("ALTER TABLE requests DROP COLUMN once; PRAGMA user_version = 1");
+  const auto store = f.open();
+  ASSERT_TRUE(write(*store, request("b")));
+  const auto loaded = store->load();
+  ASSERT_EQ(loaded->requests.size(), 2u);
+  EXPECT_EQ(loaded->requests[0].once_name, "");
+  EXPECT_EQ(loaded->requests[1].once_name, std::string(64, 'n'));
 }
 
 TEST(RequestStore, AnotherProgramsFileIsNotTouched) {

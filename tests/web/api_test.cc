@@ -64,6 +64,28 @@ TEST(Api, WholeAnswers) {
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
 }
 
+TEST(Api, AKeyNamesARequestOfItsCaller) {
+  const Door door;
+  const std::string body = Json{{"model", "fake"}, {"prompt", "count 2"}}.dump();
+  const auto ask_under = [&](const std::string& key) {
+    return door.ask(
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "Authorization: Bearer me\r\nIdempotency-Key: " +
+        key + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  EXPECT_EQ(ask_under("one").status, 200);
+  EXPECT_EQ(door.service->last_request().once,
+            (Once{.caller = "me", .key = "one", .asked = "/v1/completions\n" + body}));
+  EXPECT_EQ(door.ask(complete("count 2")).status, 200);
+  EXPECT_FALSE(door.service->last_request().once.has_value());
+  for (const std::string& key :
+       {std::string(), std::string("a b"), std::string(256, 'k'), std::string("\xc3\xa9")}) {
+    const Reply reply = ask_under(key);
+    EXPECT_EQ(reply.status, 400) << key;
+    EXPECT_EQ(error_of(reply)["param"], "Idempotency-Key");
+  }
+}
+
 TEST(Api, AStreamOfEvents) {
   const Door door;
   Client client(door.at());

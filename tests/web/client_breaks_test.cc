@@ -23,6 +23,7 @@ class Breaking {
   void operator()(const Request& request, const Responder& responder) {
     const std::string last(request.header("last-event-id").value_or(""));
     asked.push_back(request.method + " " + request.path + " " + last);
+    keys.emplace_back(request.header("idempotency-key").value_or(""));
     EventWriter writer({.id = "r-a", .model = "fake"},
                        last.empty() ? 0 : events_seen(last, "r-a").value_or(0));
     const size_t turn = turn_++;
@@ -36,7 +37,7 @@ class Breaking {
     responder.write(writer.finish({}));
     responder.finish();
   }
-  std::vector<std::string> asked;
+  std::vector<std::string> asked, keys;
 
  private:
   const std::vector<size_t> events_;
@@ -60,6 +61,20 @@ TEST(WebClient, AStreamThatBreaksGoesOnWithoutAGapOrARepeat) {
   EXPECT_EQ(breaking->asked,
             (std::vector<std::string>{"POST /v1/completions ", "GET /v1/streams/r-a r-a-2",
                                       "GET /v1/streams/r-a r-a-3", "GET /v1/streams/r-a r-a-6"}));
+}
+
+TEST(WebClient, WhatIsAskedAnewHasTheSameKey) {
+  const auto breaking = std::make_shared<Breaking>(std::vector<size_t>{0, 0}, 3);
+  auto server = serve(std::make_shared<Answers>(
+      [=](const auto& request, const auto& responder) { (*breaking)(request, responder); }));
+  Asking asking(url_of(*server), kHasty);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(asking.complete("anything"));
+  server.reset();
+  ASSERT_EQ(breaking->keys.size(), 4u);
+  EXPECT_GT(breaking->keys[0].size(), 16u);
+  EXPECT_EQ(breaking->keys[1], breaking->keys[0]);
+  EXPECT_EQ(breaking->keys[2], breaking->keys[0]);
+  EXPECT_NE(breaking->keys[3], breaking->keys[0]) << "another request";
 }
 
 TEST(WebClient, ModelsAreAskedForAgainWhereTheServiceIsStartedAnew) {
