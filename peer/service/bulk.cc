@@ -143,7 +143,7 @@ net::SharedBytes BulkTransfers::next_bytes(Put& put, size_t size) {
     return {put.bytes.owner, put.bytes.bytes.subspan(put.sent - size, size)};
   }
   const auto unit = put.unit;
-  const net::SharedBytes bytes{unit, std::span(*unit).subspan(put.unit_sent, size)};
+  net::SharedBytes bytes{unit, std::span(*unit).subspan(put.unit_sent, size)};
   put.unit_sent += size;
   if (put.unit_sent == unit->size()) put.unit.reset();
   return bytes;
