@@ -103,6 +103,7 @@ std::vector<Convolution> least_of_each_kind(const std::vector<Convolution>& list
     if (!fresh && c.flops() < it->second.flops()) it->second = c;
   }
   std::vector<Convolution> result;
+  result.reserve(kinds.size());
   for (auto& [key, c] : kinds) result.push_back(std::move(c));
   return result;
 }
@@ -110,6 +111,7 @@ std::vector<Convolution> least_of_each_kind(const std::vector<Convolution>& list
 Graph one_op(OpKind kind, const std::vector<Shape>& operands, const Attributes& attributes) {
   GraphBuilder b(op_table());
   std::vector<ValueId> inputs;
+  inputs.reserve(operands.size());
   for (const Shape& shape : operands)
     inputs.push_back(b.input("x" + std::to_string(inputs.size()), {DType::F32, shape}));
   b.output("y", b.add(kind, inputs, attributes), OutputRole::Prediction);

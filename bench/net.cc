@@ -229,6 +229,7 @@ void print_loopback(double sample_seconds, int samples) {
   std::printf("loopback, processor seconds for a GB, both ends: plain TCP %.2f, weft %.2f\n",
               median(plain_cpu), median(weft_cpu));
   std::vector<double> small;
+  small.reserve(3);
   for (int i = 0; i < std::min(3, samples); ++i)
     small.push_back(weft_stream(sample_seconds, {}, 1000, 0.1).bytes_per_second);
   std::printf("loopback, frames of 1000 bytes: %.0f MB/s, %.0f thousand frames/s\n", median(small) / 1e6,
@@ -242,6 +243,7 @@ void print_link(const char* name, double bytes_per_second, Duration delay, doubl
   const size_t frame_size =
       std::clamp<size_t>(static_cast<size_t>(bytes_per_second / 100), 16 << 10, 1 << 20);
   std::vector<double> rates;
+  rates.reserve(static_cast<size_t>(samples));
   for (int i = 0; i < samples; ++i)
     rates.push_back(weft_stream(sample_seconds, shape, frame_size, 0.5).bytes_per_second);
   const double rate = median(rates);
@@ -254,6 +256,7 @@ void print_uplink(int connections, double bytes_per_second, double sample_second
   const Shape shape{.send = {.delay = std::chrono::milliseconds(10)},
                     .uplink = AccessLine::make(bytes_per_second)};
   std::vector<std::future<Sample>> samples;
+  samples.reserve(static_cast<size_t>(connections));
   for (int i = 0; i < connections; ++i)
     samples.push_back(
         std::async(std::launch::async, [&] { return weft_stream(sample_seconds, shape, 64 << 10, 0.5); }));
@@ -286,6 +289,7 @@ int main(int argc, char** argv) {
   print_uplink(2, 12.5e6, 6 * sample_seconds);
   print_uplink(5, 12.5e6, 6 * sample_seconds);
   std::vector<double> handshakes;
+  handshakes.reserve(static_cast<size_t>(few));
   for (int i = 0; i < few; ++i) handshakes.push_back(handshakes_per_second());
   std::printf("handshakes, both ends on this machine: %.0f a second\n", median(handshakes));
   return 0;

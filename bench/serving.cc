@@ -3,7 +3,8 @@
 //   weft_bench_serving MODEL [--threads N] [--prompt-rows N]
 //     decode BEFORE TOKENS           milliseconds a token, one sequence, BEFORE positions behind it
 //     many SEQUENCES BEFORE TOKENS   milliseconds a pass, tokens a second of all
-//     prompt SEQUENCES LENGTH        while a prompt of LENGTH arrives: median and 99th percentile of the milliseconds
+//     prompt SEQUENCES LENGTH        while a prompt of LENGTH arrives: median and 99th percentile of the
+//     milliseconds
 //                                    between tokens of the others, without it and with it
 #include <algorithm>
 #include <chrono>
@@ -73,8 +74,8 @@ class Bench {
     must(engine.add({.prompt = random_tokens(length), .tokens_max = 1, .sampling = {.temperature = 0}},
                     {[&](const auto&) { return ++first_of_long > 0; }, [](auto, const Status&) {}}));
     while (first_of_long == 0) beside.push_back(tick(engine));
-    std::printf("%.3f %.3f %.3f %.3f %zu\n", at(alone, 0.5), at(alone, 0.99), at(beside, 0.5), at(beside, 0.99),
-                beside.size());
+    std::printf("%.3f %.3f %.3f %.3f %zu\n", at(alone, 0.5), at(alone, 0.99), at(beside, 0.5),
+                at(beside, 0.99), beside.size());
   }
 
  private:
@@ -106,6 +107,7 @@ class Bench {
   void step(const std::vector<serve::Sequence*>& sequences) {
     const int64_t token = 1;
     std::vector<serve::Piece> pieces;
+    pieces.reserve(sequences.size());
     for (serve::Sequence* sequence : sequences) pieces.push_back({sequence, {&token, 1}, 1});
     const dag::Tensor logits = must(decoder_.pass(pieces));
     // As those that it is compared with take the likeliest.

@@ -49,6 +49,7 @@ class Bench {
           const Attributes& attributes = {}) {
     GraphBuilder b(op_table());
     std::vector<ValueId> operands;
+    operands.reserve(shapes.size());
     for (const Shape& shape : shapes)
       operands.push_back(b.input("x" + std::to_string(operands.size()), {DType::F32, shape}));
     const auto results = b.add_all(kind, operands, attributes);

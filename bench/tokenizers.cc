@@ -136,7 +136,9 @@ int smoke() {
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--smoke") == 0) return smoke();
   if (argc < 4)
-    stop("usage: ids TOKENIZER.json TEXTS [plain] | decode TOKENIZER.json IDS | speed TOKENIZER.json TEXT [SECONDS] | --smoke");
+    stop(
+        "usage: ids TOKENIZER.json TEXTS [plain] | decode TOKENIZER.json IDS | speed TOKENIZER.json TEXT "
+        "[SECONDS] | --smoke");
   const Tokenizer tokenizer = load(argv[2]);
   const std::string text = read_file(argv[3]);
   if (std::strcmp(argv[1], "speed") == 0) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "storage/files.h"
+#include "storage/text_file.h"
 
 namespace weft::cli {
 namespace fs = std::filesystem;
@@ -35,12 +36,6 @@ Result<std::string> read_stream(std::FILE* stream) {
   return text;
 }
 
-Result<std::string> read_small_file(const fs::path& path) {
-  storage::Files files;
-  WEFT_TRY(const auto bytes, files.read(path, kSmallFileMax));
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 }  // namespace
 
 void BrokerOptions::add_to(CommandLine command) {
@@ -57,7 +52,7 @@ Result<security::Token> read_token(const std::string& text, security::Role role,
     WEFT_TRY(given, read_stream(standard_input));
   } else if (text.starts_with('@')) {
     from = "the token in " + text.substr(1);
-    WEFT_TRY(given, read_small_file(text.substr(1)));
+    WEFT_TRY(given, storage::read_text(text.substr(1), kSmallFileMax));
   }
   const auto token = security::parse_token(given);
   if (!token) return fail(given == text ? token.error() : token.error().within(from));
@@ -82,7 +77,7 @@ Result<fs::path> data_folder() {
 
 Result<std::optional<Login>> load_login(const fs::path& folder) {
   const fs::path path = folder / "login.json";
-  const auto text = read_small_file(path);
+  const auto text = storage::read_text(path, kSmallFileMax);
   if (!text && text.error().code == ErrorCode::NotFound) return std::nullopt;
   if (!text) return fail(text.error());
   const auto parsed = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);

@@ -9,7 +9,7 @@
 #include "configs/cluster.h"
 #include "configs/reader.h"
 #include "configs/yaml.h"
-#include "storage/files.h"
+#include "storage/text_file.h"
 
 namespace weft::cli {
 namespace {
@@ -226,17 +226,11 @@ void rename_former(std::map<std::string, std::string>& values) {
 
 // What the configuration file says and the command line does not.
 Status read_config(const std::string& path, std::map<std::string, std::string>& values) {
-  storage::Files files;
-  WEFT_TRY(const auto bytes, files.read(path, configs::kYamlSizeMax));
-  WEFT_TRY(const configs::Node tree,
-           configs::parse_yaml({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  WEFT_TRY(const std::string file, storage::read_text(path, configs::kYamlSizeMax));
+  WEFT_TRY(const configs::Node tree, configs::parse_yaml(file, path));
   configs::Problems problems;
   configs::MapReader reader(tree, "", problems);
-  const configs::Node* format = reader.take("format");
-  if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
-    reader.problem(format->where,
-                   "`format: " + format->text + "` is not known here; this weft reads format 1",
-                   ErrorCode::VersionMismatch);
+  reader.check_format();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::map<std::string, std::string> said;
   for (const Row& row : rows()) {

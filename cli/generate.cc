@@ -26,7 +26,8 @@ struct GenerateOptions {
   BackendOptions backend;
 };
 
-// Text as it comes. Beyond the context it goes on behind the last half of what there is: a cache cannot slide.
+// Text as it comes. Beyond the context it goes on behind the last half of what there is: a cache cannot
+// slide.
 class Printer {
  public:
   Printer(const GenerateOptions& options, const serve::LoadedModel& model)
@@ -56,13 +57,14 @@ class Printer {
     request.sampling.seed += round;  // positions come again
     for (const text::TokenId token : tokenizer_.end_tokens()) request.ends.push_back(token);
     Status status;
-    WEFT_TRY_STATUS(engine_.add(std::move(request),
-                                {.on_token = [this](const serve::Generated& made) { return take(made.draw.token); },
-                                 .on_end =
-                                     [&](serve::Finish finish, const Status& how) {
-                                       status = how;
-                                       ended_ = finish != serve::Finish::Length;
-                                     }}));
+    WEFT_TRY_STATUS(
+        engine_.add(std::move(request),
+                    {.on_token = [this](const serve::Generated& made) { return take(made.draw.token); },
+                     .on_end =
+                         [&](serve::Finish finish, const Status& how) {
+                           status = how;
+                           ended_ = finish != serve::Finish::Length;
+                         }}));
     while (!engine_.tick().idle) {
     }
     return status;
@@ -96,7 +98,8 @@ Result<int> generate_from_file(GenerateOptions options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const serve::LoadedModel model, serve::load_model(options.load, *backend));
   if (!model.why_windows.empty())
-    say(stderr, "warning: no caches can be made of this model: {}. Each token costs a pass over all {} positions.\n",
+    say(stderr,
+        "warning: no caches can be made of this model: {}. Each token costs a pass over all {} positions.\n",
         model.why_windows, model.decoder->context());
   const text::Tokenizer& tokenizer = model.text.tokenizer;
   WEFT_TRY(const std::vector<text::TokenId> prompt,
@@ -148,7 +151,8 @@ Result<int> run_generate(const GenerateOptions& options) {
   if (client.url.empty() && client.says_anything())
     return fail(ErrorCode::InvalidArgument, "--model, --token, --key-file and --ca go with --url");
   if (!client.url.empty() && (!options.tokenizer.empty() || options.context != 0))
-    return fail(ErrorCode::InvalidArgument, "--tokenizer and --context go with a file: a service has its own");
+    return fail(ErrorCode::InvalidArgument,
+                "--tokenizer and --context go with a file: a service has its own");
   return client.url.empty() ? generate_from_file(options) : generate_from_service(options);
 }
 
@@ -166,14 +170,18 @@ void add_generate(CommandLine program, Command& chosen) {
   command.option("--temperature", options->sampling.temperature, "0: always the likeliest token")
       .within(0.0, 100.0)
       .shows_default();
-  command.option("--top-p", options->sampling.top_p, "only of the likeliest tokens that together are so probable")
+  command
+      .option("--top-p", options->sampling.top_p,
+              "only of the likeliest tokens that together are so probable")
       .within(1e-9, 1.0)
       .shows_default();
   command.option("--top-k", options->sampling.top_k, "only of so many of the likeliest tokens; 0: of all")
       .shows_default();
-  command.option("--seed", options->sampling.seed, "of the draws: the same seed, the same text").shows_default();
-  command.option("--tokenizer", options->tokenizer,
-                 "of a file: tokenizer.json; otherwise the one beside it, or bytes for a model of 256 tokens");
+  command.option("--seed", options->sampling.seed, "of the draws: the same seed, the same text")
+      .shows_default();
+  command.option(
+      "--tokenizer", options->tokenizer,
+      "of a file: tokenizer.json; otherwise the one beside it, or bytes for a model of 256 tokens");
   command.option("--context", options->context, "of a file: positions, where it leaves them open; 0: 1024")
       .shows_default();
   options->backend.add_to(command);

@@ -4,7 +4,7 @@
 
 #include "configs/reader.h"
 #include "configs/yaml.h"
-#include "storage/files.h"
+#include "storage/text_file.h"
 
 namespace weft::cli {
 namespace {
@@ -24,14 +24,6 @@ std::vector<std::string> devices_in(const configs::Node& node, configs::MapReade
   for (const configs::Node& item : node.items)
     if (auto device = reader.parse_text(item, "device")) devices.push_back(std::move(*device));
   return devices;
-}
-
-void check_format(configs::MapReader& reader) {
-  const configs::Node* format = reader.take("format");
-  if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
-    reader.problem(format->where,
-                   "`format: " + format->text + "` is not known here; this weft reads format 1",
-                   ErrorCode::VersionMismatch);
 }
 
 void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& folder) {
@@ -72,13 +64,11 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
 }  // namespace
 
 Status read_join_config(JoinOptions& options) {
-  storage::Files files;
-  WEFT_TRY(const auto bytes, files.read(options.config, configs::kYamlSizeMax));
-  WEFT_TRY(const configs::Node tree,
-           configs::parse_yaml({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options.config));
+  WEFT_TRY(const std::string text, storage::read_text(options.config, configs::kYamlSizeMax));
+  WEFT_TRY(const configs::Node tree, configs::parse_yaml(text, options.config));
   configs::Problems problems;
   configs::MapReader reader(tree, "", problems);
-  check_format(reader);
+  reader.check_format();
   take_all(options, reader, fs::path(options.config).parent_path());
   reader.finish();
   if (!problems.empty()) return fail(problems.error());

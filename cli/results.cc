@@ -160,6 +160,7 @@ Status fetch_predictions(Client& client, const proto::JobResult& result,
                          const std::vector<std::string>& order, const fs::path& path) {
   WEFT_TRY(const auto outputs, arrange_predictions(result, order));
   std::vector<data::NpzRows::Array> arrays;
+  arrays.reserve(outputs.size());
   for (const PredictedOutput& output : outputs) arrays.push_back({output.name, output.spec});
   const auto write = [&](const storage::Files::PlacedSink& sink) -> Status {
     WEFT_TRY(data::NpzRows rows, data::NpzRows::create(arrays, sink));

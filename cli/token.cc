@@ -5,6 +5,7 @@
 
 #include "base/printable.h"
 #include "broker/service/broker_service.h"
+#include "broker/service/wall_clock.h"
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -81,9 +82,7 @@ Result<int> join_line(const TokenOptions& options) {
 }
 
 std::string state_of(const broker::TokenLine& token) {
-  const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          std::chrono::system_clock::now().time_since_epoch())
-                          .count();
+  const int64_t now = broker::unix_ms();
   if (token.revoked) return "revoked";
   if (token.expires_unix_ms && *token.expires_unix_ms <= now) return "expired";
   if (token.uses_max && token.uses >= *token.uses_max) return "used";

@@ -41,11 +41,7 @@ class ClusterReader {
   }
 
   Result<Cluster> read() {
-    if (const Node* format = root_.take("format");
-        format && root_.parse_count(*format, "format", 0, 1 << 30).value_or(1) != 1)
-      root_.problem(format->where,
-                    "`format: " + format->text + "` is not known here; this weft reads format 1",
-                    ErrorCode::VersionMismatch);
+    root_.check_format();
     read_devices();
     const Node* regions = root_.take("regions");
     const Node* links = root_.take("links");

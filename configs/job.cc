@@ -355,10 +355,7 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* a
   Problems problems(asked);
   const PathRules rules{options.folder, options.check_files};
   MapReader root(tree, "", problems);
-  if (const Node* format = root.take("format");
-      format && root.parse_count(*format, "format", 0, kStepsMax).value_or(1) != 1)
-    root.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1",
-                 ErrorCode::VersionMismatch);
+  root.check_format();
   const Node* model = root.require("model", "name the ONNX file");
   job.task =
       root.choice(root.require("task", "say train, predict or serve"), "task", kTasks).value_or(Task::Train);

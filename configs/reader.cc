@@ -200,6 +200,13 @@ std::optional<size_t> MapReader::choice_index(const Node* node, std::string_view
   return std::nullopt;
 }
 
+void MapReader::check_format() {
+  const Node* said = take("format");
+  if (said != nullptr && parse_count(*said, "format", 0, uint64_t{1} << 32).value_or(1) != 1)
+    problem(said->where, "`format: " + said->text + "` is not known here; this weft reads format 1",
+            ErrorCode::VersionMismatch);
+}
+
 void MapReader::finish() {
   for (const Entry& entry : node_.entries)
     if (std::find(known_.begin(), known_.end(), entry.key) == known_.end())

@@ -78,6 +78,8 @@ class MapReader {
     return choices[*index].value;
   }
 
+  // The key `format`, where the file has it, says 1: anything else is VersionMismatch.
+  void check_format();
   // Every key that nobody took is a problem.
   void finish();
 

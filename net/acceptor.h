@@ -5,6 +5,7 @@
 #include <asio/ip/tcp.hpp>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/result.h"
 #include "net/context.h"
@@ -17,7 +18,7 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
   using OnAccept = std::function<void(asio::ip::tcp::socket, const asio::ip::tcp::endpoint& from)>;
 
   Acceptor(std::shared_ptr<Context> context, OnAccept on_accept)
-      : acceptor_(context->io), back_off_(context), on_accept_(std::move(on_accept)) {}
+      : acceptor_(context->io), back_off_(std::move(context)), on_accept_(std::move(on_accept)) {}
 
   // Port 0 takes a free one. Errors: Unavailable (in use), PermissionDenied, InvalidArgument.
   Status open(const Endpoint& endpoint);

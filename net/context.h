@@ -60,11 +60,10 @@ inline std::chrono::steady_clock::time_point from_instant(Instant instant) {
 }
 inline Instant steady_now() { return to_instant(std::chrono::steady_clock::now()); }
 
-// A timer that can be set again and again. The work may destroy it.
+// A timer that can be set again and again. The work may destroy it; with it goes what it waits for.
 class Alarm {
  public:
   explicit Alarm(std::shared_ptr<Context> context);
-  ~Alarm() { cancel(); }
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
   void set(Instant at, std::function<void()> work);  // instead of what was set before

@@ -177,6 +177,7 @@ std::vector<LinkCodec> needed_codecs(const Compression& compression, const Pipel
       climber.set(climber.rung + 1);
   stay_within(noise_bound(compression), climbers);
   std::vector<LinkCodec> codecs;
+  codecs.reserve(climbers.size());
   for (const Climber& climber : climbers) codecs.push_back(climber.link);
   return codecs;
 }

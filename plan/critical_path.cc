@@ -73,6 +73,7 @@ std::string describe_kinds(std::span<const CriticalShare> shares, double all) {
     if (!most || share.waited > most->waited) most = &share;
   }
   std::vector<std::pair<double, const CriticalShare*>> sorted;
+  sorted.reserve(kinds.size());
   for (const auto& [kind, sum] : kinds) sorted.push_back(sum);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });

@@ -76,6 +76,7 @@ class Fences {
       if (!fresh && seconds(device) < seconds(at->second)) at->second = device;
     }
     std::vector<uint32_t> gates;
+    gates.reserve(best.size());
     for (const auto& [site, device] : best) gates.push_back(device);
     std::sort(gates.begin(), gates.end());
     return gates;
@@ -96,6 +97,7 @@ class Fences {
     const size_t count = groups.size();
     std::vector<std::vector<Crossing>> crossings(count, std::vector<Crossing>(count));
     std::vector<std::vector<uint32_t>> gates_of;
+    gates_of.reserve(count);
     for (const auto& group : groups) gates_of.push_back(gates(group));
     for (size_t a = 0; a < count; ++a)
       for (size_t b = 0; b < count; ++b)

@@ -287,8 +287,9 @@ class Bisection {
     return begins;
   }
   std::vector<uint32_t> cheapest_ends(double most) const {
-    const std::vector<uint32_t> farthest = farthest_ends(most), first = first_begins(most);
+    std::vector<uint32_t> farthest = farthest_ends(most);
     if (farthest.empty()) return {};
+    const std::vector<uint32_t> first = first_begins(most);
     std::vector<uint32_t> ends;
     for (uint32_t stage = 0, begin = 0; stage + 1 < count_; ++stage) {
       const uint32_t last = std::min(farthest[stage], last_end(stage, begin, most));

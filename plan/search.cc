@@ -29,6 +29,7 @@ Duration times(double factor, Duration step) {
 Duration nth_step(const std::vector<CandidatePlan>& candidates, size_t n) {
   if (candidates.size() < n) return Duration::max();
   std::vector<Duration> steps;
+  steps.reserve(candidates.size());
   for (const CandidatePlan& candidate : candidates) steps.push_back(candidate.step);
   std::nth_element(steps.begin(), steps.begin() + static_cast<ptrdiff_t>(n - 1), steps.end());
   return steps[n - 1];

@@ -77,8 +77,8 @@ class Alone {
 uint64_t train_position(const JobSpec& job, uint64_t step, uint32_t microbatch);
 uint64_t forward_position(const JobSpec& job, uint32_t microbatch);
 
-// A run of the job as it is assembled for a real one (broker/place/assembly.h); the plan is a simple one: of one
-// kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.
+// A run of the job as it is assembled for a real one (broker/place/assembly.h); the plan is a simple one: of
+// one kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& job,
                                                            const broker::StartPlanning& request,
                                                            uint64_t secret, uint64_t copy_rate,

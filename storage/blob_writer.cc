@@ -202,7 +202,7 @@ class BlobStore::MemoryWriter : public BlobStore::Writer {
   }
   Status go_to_file() {
     WEFT_TRY(file_, store_.begin_file(promised_, size_, Durability::Transient));
-    const Status written = file_->write(bytes_);
+    Status written = file_->write(bytes_);
     give_back();
     bytes_.shrink_to_fit();
     return written;

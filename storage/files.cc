@@ -213,7 +213,7 @@ Status Files::make_directories(const fs::path& folder) {
     fs::create_directory(absolute, code);
     if (code) return system_error(code.value(), "make directory", folder);
   }
-  const Status synced = sync_directory(parent);
+  Status synced = sync_directory(parent);
   if (!synced && synced.error().code == ErrorCode::PermissionDenied) return {};  // not ours to read
   return synced;
 }

@@ -135,6 +135,7 @@ Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, ChatTemplat
   WEFT_TRY(const auto parts, prompt_of(chat_template, messages));
   WEFT_TRY_STATUS(check_control(tokenizer, chat_template, parts));
   std::vector<TextPart> texts;
+  texts.reserve(parts.size());
   for (const PromptPart& part : parts)
     texts.push_back({part.text, part.is_control ? SpecialTokens::Recognized : SpecialTokens::AsText});
   WEFT_TRY(std::vector<TokenId> tokens, tokenizer.encode(texts, /*adds_frame=*/false));

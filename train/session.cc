@@ -148,9 +148,8 @@ Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
   session->terms_ = prepared.loss_terms;
-  WEFT_TRY(session->executor_,
-           make_executor(prepared.graph, prepared.weights, state,
-                         {.precision = precision_of(job), .rows_alone = true}));
+  WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
+                                             {.precision = precision_of(job), .rows_alone = true}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   return session;
 }

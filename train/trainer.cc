@@ -345,7 +345,7 @@ class Run {
   // The last chance to keep what was learnt: beside the output, or else where temporary files are.
   Status checkpoint_somewhere(uint64_t step, const storage::CheckpointTensors& tensors) {
     if (checkpoints_ && checkpoint(checkpoint_folder(job_), step, tensors)) return {};
-    const Status beside = checkpoint(checkpoint_folder(job_), step, tensors);
+    Status beside = checkpoint(checkpoint_folder(job_), step, tensors);
     if (beside) return {};
     std::error_code code;
     std::string elsewhere =

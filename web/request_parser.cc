@@ -71,7 +71,8 @@ class Grammar final : public http::basic_parser<true> {
       error = http::error::header_limit;
       return;
     }
-    request.headers.push_back({lower_case({name.data(), name.size()}), std::string(value.data(), value.size())});
+    request.headers.push_back(
+        {lower_case({name.data(), name.size()}), std::string(value.data(), value.size())});
   }
 
   void on_header_impl(error_code& error) override {

@@ -96,6 +96,7 @@ Status Stages::add_program(ProgramKind kind, const train::Prepared& prepared, co
   const std::set<uint32_t> used(stage_of_op.begin(), stage_of_op.end());
   const std::vector<uint32_t> stage_of_piece(used.begin(), used.end());
   std::vector<uint32_t> piece_of_op;
+  piece_of_op.reserve(stage_of_op.size());
   for (const uint32_t stage : stage_of_op)
     piece_of_op.push_back(static_cast<uint32_t>(
         std::lower_bound(stage_of_piece.begin(), stage_of_piece.end(), stage) - stage_of_piece.begin()));

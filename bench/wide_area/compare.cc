@@ -148,6 +148,7 @@ class Comparing {
     std::vector<plan::ClusterView> rests;
     for (const auto& site : sites) {
       std::vector<std::pair<int64_t, int64_t>> kinds;
+      kinds.reserve(site.size());
       for (const uint32_t device : site)
         kinds.emplace_back(topology_.cluster.devices()[device].memory.value,
                            topology_.cluster.devices()[device].host_memory.value);

@@ -133,6 +133,7 @@ std::vector<std::vector<uint32_t>> by_site(const plan::ClusterView& cluster) {
   std::map<uint32_t, std::vector<uint32_t>> sites;
   for (uint32_t i = 0; i < cluster.devices().size(); ++i) sites[cluster.devices()[i].site].push_back(i);
   std::vector<std::vector<uint32_t>> all;
+  all.reserve(sites.size());
   for (auto& [site, devices] : sites) all.push_back(std::move(devices));
   return all;
 }

@@ -8,7 +8,8 @@ namespace weft::broker {
 
 namespace {
 Error no_such_job(proto::JobNumber job) {
-  return {ErrorCode::NotFound, "there is no job " + std::to_string(job) + " of yours here: weft jobs lists them"};
+  return {ErrorCode::NotFound,
+          "there is no job " + std::to_string(job) + " of yours here: weft jobs lists them"};
 }
 
 proto::Refusal refusal(const Error& error) { return {.code = error.code, .message = error.message}; }
@@ -28,7 +29,8 @@ proto::Message answer_from_store(Store& store, const AnswerFromStore& question) 
   if (const auto* get = std::get_if<proto::GetResult>(&question.request)) {
     const auto job = store.job(get->job);
     if (!job) return refusal(job.error());
-    if (!*job || !may_read(question.whose, (*job)->submitted.submitter)) return refusal(no_such_job(get->job));
+    if (!*job || !may_read(question.whose, (*job)->submitted.submitter))
+      return refusal(no_such_job(get->job));
     const StoredJob& stored = **job;
     if (stored.result || !stored.checkpoints.empty())
       return result_of(*stored.submitted.submission, get->job, stored.result,

@@ -62,14 +62,14 @@ void Probes::start_round(const std::vector<LinkBook::Pair>& pairs) {
 void Probes::tell(const Pair& probe, const PeerId& to, const PeerId& other) {
   const proto::DeviceReport& device = pool_.at(other).device;
   pool_.send(to, proto::ProbeLink{.round = round_->number,
-                                    .peer = other,
-                                    .dials = to == probe.dials,
-                                    .addresses = device.addresses,
-                                    .relay_ticket = probe.ticket,
-                                    .region = device.region,
-                                    .bytes_max = kBytesMax,
-                                    .time_max = kTimeMax,
-                                    .deadline = kProbeDeadline});
+                                  .peer = other,
+                                  .dials = to == probe.dials,
+                                  .addresses = device.addresses,
+                                  .relay_ticket = probe.ticket,
+                                  .region = device.region,
+                                  .bytes_max = kBytesMax,
+                                  .time_max = kTimeMax,
+                                  .deadline = kProbeDeadline});
 }
 
 Probes::Pair* Probes::pair_of(const PeerId& peer) {
@@ -105,8 +105,8 @@ void Probes::on_measured(const LinkSample& sample) {
   char figures[80];
   std::snprintf(figures, sizeof figures, "mbit_per_second=%.3g round_trip_ms=%.3g",
                 sample.bytes_per_second * 8e-6, seconds(sample.round_trip) * 1e3);
-  step_.log("info link_measured from=" + pool_.at(sample.from).name + " to=" + pool_.at(sample.to).name + " " +
-      figures + (sample.is_relayed ? " way=relay" : " way=direct"));
+  step_.log("info link_measured from=" + pool_.at(sample.from).name + " to=" + pool_.at(sample.to).name +
+            " " + figures + (sample.is_relayed ? " way=relay" : " way=direct"));
   links_.record(sample);
 }
 
@@ -114,7 +114,7 @@ void Probes::on_measured(const LinkSample& sample) {
 void Probes::on_failed(Pair& probe, const Peer& peer, const Error& error) {
   const PeerId& other = peer.id == probe.dials ? probe.accepts : probe.dials;
   step_.log("warning link_not_measured round=" + std::to_string(round_->number) + " peer=" + peer.name +
-      " other=" + pool_.at(other).name + " reason=\"" + error.message + "\"");
+            " other=" + pool_.at(other).name + " reason=\"" + error.message + "\"");
   const bool is_no_way = error.code == ErrorCode::Unavailable || error.code == ErrorCode::Timeout;
   if (is_no_way && peer.id == probe.accepts) return;
   if (is_no_way && !probe.measured) {
@@ -192,7 +192,7 @@ bool Probes::waits_for(Job& job, const std::vector<Candidate>& free) {
   if (!since) since = step_.now.monotonic;
   if (step_.now.monotonic - *since >= options_.measuring_max) return false;
   book_.set_state(job, proto::JobState::Waiting,
-            "the links between " + std::to_string(peers.size()) + " peers are being measured");
+                  "the links between " + std::to_string(peers.size()) + " peers are being measured");
   step_.probes = true;
   return true;
 }

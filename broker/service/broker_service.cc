@@ -13,9 +13,11 @@
 #include "broker/service/random_secret.h"
 #include "broker/service/to_peers.h"
 #include "broker/service/token_judge.h"
+#include "broker/service/wall_clock.h"
 #include "broker/store/sqlite_store.h"
 #include "security/identity.h"
 #include "storage/files.h"
+#include "storage/text_file.h"
 
 namespace weft::broker {
 
@@ -37,17 +39,11 @@ Status make_data_dir(const fs::path& folder) {
 
 fs::path database(const fs::path& data_dir) { return data_dir / "broker.sqlite"; }
 
-int64_t unix_ms_now() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 StoredToken row_of(const security::Token& token) {
   return {.id = token.id,
           .role = role_of(token.role),
           .secret_digest = security::secret_digest(token.secret),
-          .created_unix_ms = unix_ms_now(),
+          .created_unix_ms = unix_ms(),
           .expires_unix_ms = {},
           .uses_max = {}};
 }
@@ -264,9 +260,7 @@ Status keep_address(const fs::path& data_dir, const std::string& address) {
 }
 
 Result<std::string> kept_address(const fs::path& data_dir) {
-  storage::Files files;
-  WEFT_TRY(const auto bytes, files.read(address_file(data_dir), 1024));
-  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  WEFT_TRY(std::string text, storage::read_text(address_file(data_dir), 1024));
   const auto endpoint = net::parse_endpoint(text);
   if (!endpoint) return fail(ErrorCode::Corrupted, address_file(data_dir).string() + ": it holds no address");
   return text;
@@ -285,6 +279,7 @@ Result<std::vector<TokenLine>> list_tokens(const fs::path& data_dir) {
   WEFT_TRY(const auto store, open_existing(data_dir));
   WEFT_TRY(const auto tokens, store->tokens());
   std::vector<TokenLine> lines;
+  lines.reserve(tokens.size());
   for (const StoredToken& token : tokens)
     lines.push_back({.id = token.id,
                      .role = role_of(token.role),

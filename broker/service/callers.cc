@@ -1,20 +1,14 @@
 #include "broker/service/callers.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "broker/service/token_judge.h"
+#include "broker/service/wall_clock.h"
 #include "broker/store/sqlite_store.h"
 
 namespace weft::broker {
 
 namespace {
-
-int64_t unix_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // One message for all that is wrong with a token, so that whoever guesses learns nothing.
 tl::unexpected<Error> not_known() {

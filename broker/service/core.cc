@@ -7,6 +7,7 @@
 #include "broker/jobs/answers.h"
 #include "broker/service/event_pages.h"
 #include "broker/service/token_judge.h"
+#include "broker/service/wall_clock.h"
 #include "proto/codec/codec.h"
 
 namespace weft::broker {
@@ -20,9 +21,7 @@ constexpr int kTurnMessagesMax = 512;
 
 Now Core::now() {
   const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
-  const auto wall = std::chrono::system_clock::now().time_since_epoch();
-  return {Instant(std::chrono::duration_cast<Duration>(monotonic)),
-          std::chrono::duration_cast<std::chrono::milliseconds>(wall).count()};
+  return {Instant(std::chrono::duration_cast<Duration>(monotonic)), unix_ms()};
 }
 
 Result<std::unique_ptr<Core>> Core::start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,

@@ -4,17 +4,13 @@
 #include <chrono>
 #include <system_error>
 
+#include "broker/service/wall_clock.h"
+
 namespace weft::broker {
 
 namespace {
 
 constexpr Duration kFoldEvery = std::chrono::seconds(10);
-
-int64_t unix_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 StoredRequest stored(proto::JobNumber job, serve::KeptRequest kept) {
   const serve::SamplingOptions& sampling = kept.request.sampling;

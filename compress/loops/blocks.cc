@@ -89,6 +89,7 @@ WEFT_LOOP_INLINE void butterflies_across(Floats* v) {
 // v = H v, without a factor. As many vectors at a time as there are registers for.
 template <int kCount>
 WEFT_LOOP_INLINE void rotate(Floats* v) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): it is one number for a kCount of 8, and for no other
   constexpr int kGroup = kCount < 8 ? kCount : 8;
 #pragma GCC unroll 4
   for (int from = 0; from < kCount; from += kGroup) {

@@ -42,8 +42,8 @@ const LoopTable& widest() {
 }  // namespace
 
 const LoopTable& loops() {
-  static const LoopTable& kWidest = widest();
-  return forced != nullptr ? *forced : kWidest;
+  static const LoopTable* const kWidest = &widest();
+  return forced != nullptr ? *forced : *kWidest;
 }
 
 ForcedLoops::ForcedLoops(const LoopTable& table) : before_(forced) { forced = &table; }

@@ -47,7 +47,7 @@ WEFT_LOOP_INLINE void philox_rounds(Counters& s, const Stream& stream) {
 WEFT_LOOP_INLINE void draw(const Stream& stream, uint32_t first, Words words[4]) {
   const LongWords none = {};
   LongWords lane = {};
-  for (int i = 0; i < kLanes / 2; ++i) lane[i] = static_cast<uint64_t>(2 * i);
+  for (int i = 0; i < kLanes / 2; ++i) lane[i] = 2 * static_cast<uint64_t>(i);
   Counters even = {{lane + first, none + stream.tag, none + stream.high[0], none + stream.high[1]}};
   Counters odd = even;
   odd.c[0] = lane + (first + 1);  // in 64 bits; only the lower 32 count

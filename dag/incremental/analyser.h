@@ -78,9 +78,9 @@ Status elementwise_rule(Rule& rule);
 Status product_rule(Rule& rule, bool turned);
 Status softmax_rule(Rule& rule);
 Status reduction_rule(Rule& rule);
-Status along_axis_rule(Rule& rule);      // ArgMax, TopK, CumSum
+Status along_axis_rule(Rule& rule);  // ArgMax, TopK, CumSum
 Status normalisation_rule(Rule& rule);
-Status by_sample_rule(Rule& rule);       // what treats each sample by itself
+Status by_sample_rule(Rule& rule);  // what treats each sample by itself
 Status shape_rule(Rule& rule);
 
 inline constexpr double kMasked = -1e4;

@@ -9,8 +9,8 @@ namespace weft::dag::incremental {
 
 tl::unexpected<Error> Rule::refuse(const std::string& reason) const {
   return fail(ErrorCode::Unsupported, std::string(to_string(op_.kind)) +
-                                          (op_.name.empty() ? "" : " '" + op_.name.substr(0, 128) + "'") + " " +
-                                          reason);
+                                          (op_.name.empty() ? "" : " '" + op_.name.substr(0, 128) + "'") +
+                                          " " + reason);
 }
 
 void Rule::take(size_t i) {
@@ -88,9 +88,13 @@ Status Rule::give(size_t i, Axes axes, Future future, double ceiling) {
   if (rows != 1 || keys > 1)
     return refuse(rows == 0 ? "leaves no position of the sequence in its result"
                             : "has the sequence in its result more than once");
-  analysis_.values[op_.outputs[i].index] = {
-      .free = false, .axes = std::move(axes), .future = future, .ceiling = ceiling,
-      .pairs_by = keys == 0 ? OpId{} : pairs_by().valid() ? pairs_by() : id_};
+  analysis_.values[op_.outputs[i].index] = {.free = false,
+                                            .axes = std::move(axes),
+                                            .future = future,
+                                            .ceiling = ceiling,
+                                            .pairs_by = keys == 0            ? OpId{}
+                                                        : pairs_by().valid() ? pairs_by()
+                                                                             : id_};
   return {};
 }
 
@@ -176,8 +180,9 @@ Result<OpId> analyse_from(uint32_t first, Analysis& analysis, ValueId tokens,
 Result<Analysis> analyse(const Graph& graph, ValueId tokens, const Fold& fold) {
   const Shape& shape = graph.spec(tokens).shape;
   if (shape.empty() || shape.size() > 2 || (shape.size() == 2 && shape[0] != 1) || shape.back() < 2)
-    return fail(ErrorCode::Unsupported, "the tokens are " + dag::to_string(graph.spec(tokens)) +
-                                            ": wanted is one sequence, [1, T] or [T], of two positions or more");
+    return fail(ErrorCode::Unsupported,
+                "the tokens are " + dag::to_string(graph.spec(tokens)) +
+                    ": wanted is one sequence, [1, T] or [T], of two positions or more");
   Analysis analysis{.graph = &graph, .length = shape.back(), .values = {}, .operands = {}};
   analysis.values.resize(graph.values().size());
   analysis.operands.resize(graph.ops().size());

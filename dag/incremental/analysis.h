@@ -42,8 +42,8 @@ struct Operand {
 
 struct Analysis {
   const Graph* graph = nullptr;
-  int64_t length = 0;          // positions of the whole sequence
-  std::vector<Trait> values;   // by value
+  int64_t length = 0;                          // positions of the whole sequence
+  std::vector<Trait> values;                   // by value
   std::vector<std::vector<Operand>> operands;  // by op; of free ops empty
   bool is_free(OpId op) const { return values[graph->op(op).outputs[0].index].free; }
 };

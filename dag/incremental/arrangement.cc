@@ -36,6 +36,7 @@ std::vector<Arrangement::Span> Arrangement::spans() const {
 
 void Arrangement::transpose(const Ints& perm) {
   std::vector<std::vector<Span>> dims;
+  dims.reserve(perm.size());
   for (const int64_t from : perm) dims.push_back(dims_[static_cast<size_t>(from)]);
   dims_ = std::move(dims);
 }

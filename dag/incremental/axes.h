@@ -1,6 +1,6 @@
-// Where the sequence lies in a value. A dim is a product of digits, the outermost first: after a Reshape a dim
-// of T * H may still hold the T positions of a sequence, each followed by its H heads. Positions are followed
-// by these digits alone, never by sizes: a model's width may be equal to its length.
+// Where the sequence lies in a value. A dim is a product of digits, the outermost first: after a Reshape a
+// dim of T * H may still hold the T positions of a sequence, each followed by its H heads. Positions are
+// followed by these digits alone, never by sizes: a model's width may be equal to its length.
 #pragma once
 
 #include <optional>

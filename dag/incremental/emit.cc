@@ -234,10 +234,9 @@ class PartEmitter {
     const ValueId both = builder_.add(op.kind, {reshape(pair, from.shape(two))}, attributes(op), op.name);
     const Axes& to = axes(op.outputs[0]);
     const Shape sizes = to.factor_shape(lengths_);
-    const ValueId first = builder_.add(OpKind::Slice, {reshape(both, to.factor_shape(two))},
-                                       {{Attr::Starts, Ints(sizes.size(), 0)},
-                                        {Attr::Sizes, sizes},
-                                        {Attr::Steps, Ints(sizes.size(), 1)}});
+    const ValueId first = builder_.add(
+        OpKind::Slice, {reshape(both, to.factor_shape(two))},
+        {{Attr::Starts, Ints(sizes.size(), 0)}, {Attr::Sizes, sizes}, {Attr::Steps, Ints(sizes.size(), 1)}});
     return {reshape(first, to.shape(lengths_))};
   }
   static int64_t row_axis(const Axes& axes) {
@@ -262,8 +261,8 @@ class PartEmitter {
   Lengths lengths_;
   GraphBuilder builder_;
   FreeValues free_;
-  std::map<ValueId, ValueId> received_, caches_;       // source value -> input
-  std::map<ValueId, ValueId> rows_, keys_, written_;   // source value -> here
+  std::map<ValueId, ValueId> received_, caches_;      // source value -> input
+  std::map<ValueId, ValueId> rows_, keys_, written_;  // source value -> here
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ class Seen {
   }
 
  private:
-  size_t keys_ = 1, stride_ = 1;  // of a key's neighbours
+  size_t keys_ = 1, stride_ = 1;      // of a key's neighbours
   std::vector<double> most_, least_;  // by row, and whatever else has numbers of its own
 };
 
@@ -81,9 +81,7 @@ struct Branch {
   Future future = Future::Open;
   double ceiling = 0;
 };
-Branch masked(double ceiling) {
-  return ceiling <= kMasked ? Branch{Future::Masked, ceiling} : Branch{};
-}
+Branch masked(double ceiling) { return ceiling <= kMasked ? Branch{Future::Masked, ceiling} : Branch{}; }
 Branch of_range(const Range& range) {
   if (range.low == 0 && range.high == 0) return {Future::Zero, 0};
   return masked(range.high);
@@ -248,8 +246,8 @@ class FutureRule {
     const bool is_masked = a.future == Future::Masked;
     if (is_masked && (op.kind == OpKind::Exp || op.kind == OpKind::Sigmoid)) return Branch{Future::Zero, 0};
     if (is_masked && op.kind == OpKind::Clip)
-      return masked(std::max(a.ceiling, op.attributes.get_double(
-                                            Attr::Min, -std::numeric_limits<double>::infinity())));
+      return masked(
+          std::max(a.ceiling, op.attributes.get_double(Attr::Min, -std::numeric_limits<double>::infinity())));
     const bool rounds = op.kind == OpKind::Cast || op.kind == OpKind::RoundToHalf;
     if (is_masked) return rounds && is_float_result() ? a : Branch{};
     return a.future == Future::Zero && maps_zero_to_zero(op.kind) ? a : Branch{};

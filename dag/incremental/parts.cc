@@ -11,8 +11,8 @@ bool moves_elements(OpKind kind) {
   return kind == OpKind::Reshape || kind == OpKind::Transpose || kind == OpKind::Expand;
 }
 
-// The earliest of the values that `value` is only a rearrangement of and that are smaller: grouped heads before
-// they are repeated.
+// The earliest of the values that `value` is only a rearrangement of and that are smaller: grouped heads
+// before they are repeated.
 ValueId smallest_form(const Analysis& analysis, ValueId value) {
   const Graph& graph = *analysis.graph;
   ValueId best = value;
@@ -66,8 +66,7 @@ class PartMaker {
       const auto& operands = analysis_.operands[op];
       for (size_t i = 0; i < operands.size(); ++i) {
         const ValueId value = graph_.ops()[op].inputs[i];
-        if (operands[i].use == Use::Keys)
-          parts_.cached.emplace(value, smallest_form(analysis_, value));
+        if (operands[i].use == Use::Keys) parts_.cached.emplace(value, smallest_form(analysis_, value));
       }
       each_read(op, [&](ValueId value, bool) { needed_[maker(value)] = true; });
     }

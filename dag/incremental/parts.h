@@ -13,8 +13,8 @@ struct Parts {
   static constexpr uint32_t kNone = UINT32_MAX;  // free, or nobody needs it
   uint32_t count = 0;
   std::vector<uint32_t> of_op;
-  // By a value that is looked at by keys: the value of which its cache holds the rows. The ops between the two
-  // move elements and no more.
+  // By a value that is looked at by keys: the value of which its cache holds the rows. The ops between the
+  // two move elements and no more.
   std::map<ValueId, ValueId> cached;
   struct Interface {
     std::vector<ValueId> inputs, outputs;  // ascending

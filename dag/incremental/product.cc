@@ -8,7 +8,8 @@ class ProductRule {
  public:
   ProductRule(Rule& rule, bool turned) : rule_(rule), turned_(turned) {
     const Attributes& attributes = rule.op().attributes;
-    const bool trans_a = attributes.get_int(Attr::TransA) != 0, trans_b = attributes.get_int(Attr::TransB) != 0;
+    const bool trans_a = attributes.get_int(Attr::TransA) != 0,
+               trans_b = attributes.get_int(Attr::TransB) != 0;
     const size_t a = rule.shape(0).size(), b = rule.shape(1).size();
     outer_[0] = trans_a ? a - 1 : a - 2, inner_[0] = trans_a ? a - 2 : a - 1;
     outer_[1] = trans_b ? b - 2 : b - 1, inner_[1] = trans_b ? b - 1 : b - 2;

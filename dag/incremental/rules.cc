@@ -20,8 +20,9 @@ Status moved(Rule& rule, Axes axes) {
 
 Status reshape_rule(Rule& rule) {
   auto axes = rule.in(0).axes.reshaped(rule.out_shape());
-  if (!axes) return rule.refuse("folds the sequence: " + to_string(rule.in(0).axes) + " becomes " +
-                                dag::to_string(rule.out_shape()));
+  if (!axes)
+    return rule.refuse("folds the sequence: " + to_string(rule.in(0).axes) + " becomes " +
+                       dag::to_string(rule.out_shape()));
   rule.take(0);
   return moved(rule, std::move(*axes));
 }

@@ -6,7 +6,6 @@
 namespace weft::onnx {
 namespace {
 
-using dag::DType;
 using dag::Shape;
 using dag::Tensor;
 using dag::TensorSpec;

@@ -25,6 +25,7 @@ Result<std::vector<TensorSpec>> Emitter::infer(OpKind kind, const Items& inputs,
                                                const std::string& name) const {
   const dag::OpRow& row = table_.row(kind);
   std::vector<const TensorSpec*> specs;
+  specs.reserve(inputs.size());
   for (const Item& input : inputs) specs.push_back(input.absent() ? nullptr : &input.spec);
   const int count = static_cast<int>(inputs.size());
   if (count < row.inputs_min || count > row.inputs_max)
@@ -105,6 +106,7 @@ Result<Items> Emitter::emit_all(OpKind kind, Items inputs, Attributes attributes
     if (folded) return std::move(*folded);
   }
   std::vector<ValueId> ids;
+  ids.reserve(inputs.size());
   for (Item& input : inputs) ids.push_back(materialise(input));
   WEFT_TRY(const auto values, builder_.try_add(kind, std::move(ids), std::move(attributes), name));
   Items outputs;

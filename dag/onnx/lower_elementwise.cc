@@ -109,8 +109,7 @@ Status lower_bit_shift(NodeContext& n) {
   const std::string direction = n.string_attr("direction", "");
   if (direction != "LEFT" && direction != "RIGHT")
     return n.invalid("its direction is '" + direction.substr(0, 32) + "'");
-  return n.give(
-      n.emit(direction == "LEFT" ? OpKind::ShiftLeft : OpKind::ShiftRight, {n.in(0), n.in(1)}));
+  return n.give(n.emit(direction == "LEFT" ? OpKind::ShiftLeft : OpKind::ShiftRight, {n.in(0), n.in(1)}));
 }
 
 // Any number of operands, combined from left to right.
@@ -242,11 +241,19 @@ Status lower_clip(NodeContext& n) {
 std::span<const LowerRow> elementwise_lowerings() {
   static const std::vector<LowerRow> kRows = [] {
     std::vector<LowerRow> all = {
-        {"Mod", lower_mod},           {"Sum", lower_sum},   {"Max", lower_max},
-        {"Min", lower_min},           {"Mean", lower_mean}, {"BitShift", lower_bit_shift, kNoOperand}, {"Where", lower_where, operands(1, 2)},
-        {"IsInf", lower_is_inf, kNoOperand},      {"Cast", lower_cast, kWhenToFloat}, {"CastLike", lower_cast_like, operands(0)},
+        {"Mod", lower_mod},
+        {"Sum", lower_sum},
+        {"Max", lower_max},
+        {"Min", lower_min},
+        {"Mean", lower_mean},
+        {"BitShift", lower_bit_shift, kNoOperand},
+        {"Where", lower_where, operands(1, 2)},
+        {"IsInf", lower_is_inf, kNoOperand},
+        {"Cast", lower_cast, kWhenToFloat},
+        {"CastLike", lower_cast_like, operands(0)},
         {"BitCast", lower_bit_cast, kNoOperand},
-        {"Identity", lower_identity}, {"Clip", lower_clip},
+        {"Identity", lower_identity},
+        {"Clip", lower_clip},
     };
     for (const UnaryRow& row : kUnary) all.push_back({row.op_type, lower_unary, row.gradient});
     for (const UnaryRow& row : kBinary) all.push_back({row.op_type, lower_binary, row.gradient});

@@ -116,6 +116,7 @@ Result<Items> unpack_heads(NodeContext& n, int64_t heads) {
 // The bias of q, k and v, one after the other in one vector.
 Status add_bias(NodeContext& n, const Item& bias, Items& parts) {
   Ints sizes;
+  sizes.reserve(parts.size());
   for (const Item& part : parts) sizes.push_back(part.shape()[1] * part.shape()[3]);
   WEFT_TRY(const Items biases, three_parts(n, bias, sizes));
   for (size_t i = 0; i < 3; ++i) {

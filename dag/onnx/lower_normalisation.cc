@@ -175,22 +175,24 @@ Status lower_group_norm(NodeContext& n) {
   const Item& x = n.in(0);
   const int64_t groups = n.int_attr("num_groups", 0);
   if (x.rank() < 2) return n.invalid("x " + to_string(x.spec) + " has no channels");
-  const int64_t N = x.shape()[0], C = x.shape()[1];
-  if (groups < 1 || C % groups != 0)
-    return n.invalid("num_groups is " + std::to_string(groups) + " for " + std::to_string(C) + " channels");
+  const int64_t samples = x.shape()[0], channels = x.shape()[1];
+  if (groups < 1 || channels % groups != 0)
+    return n.invalid("num_groups is " + std::to_string(groups) + " for " + std::to_string(channels) +
+                     " channels");
   WEFT_TRY(const double epsilon, read_epsilon(n, 1e-5));
   WEFT_TRY(const DType stash, stash_type(n, x.dtype()));
-  const int64_t count = N * C == 0 ? 0 : x.spec.element_count() / (N * C) * (C / groups);
+  const int64_t count =
+      samples * channels == 0 ? 0 : x.spec.element_count() / (samples * channels) * (channels / groups);
   WEFT_TRY(Item y, n.cast(x, stash));
-  WEFT_TRY(y, n.reshape(y, {N, groups, count}));
+  WEFT_TRY(y, n.reshape(y, {samples, groups, count}));
   WEFT_TRY(y, n.emit(OpKind::LayerNorm, {y}, {{Attr::Axis, int64_t{2}}, {Attr::Epsilon, epsilon}}));
   WEFT_TRY(y, n.cast(y, x.dtype()));
-  const int64_t places = n.opset() < 21 ? groups : C;
+  const int64_t places = n.opset() < 21 ? groups : channels;
   for (size_t i = 1; i <= 2; ++i)
     if (n.in(i).shape() != Shape{places})
       return n.invalid("operand " + std::to_string(i) + " is " + to_string(n.in(i).spec) + ", want [" +
                        std::to_string(places) + "]");
-  WEFT_TRY(y, n.reshape(y, {N, places, places == 0 ? 0 : count * groups / places}));
+  WEFT_TRY(y, n.reshape(y, {samples, places, places == 0 ? 0 : count * groups / places}));
   WEFT_TRY(const Item scale, n.reshape(n.in(1), {places, 1}));
   WEFT_TRY(const Item bias, n.reshape(n.in(2), {places, 1}));
   WEFT_TRY(y, scale_and_shift(n, y, &scale, &bias));

@@ -95,7 +95,8 @@ Shape reduced_shape(const Item& x, const Axes& form) {
 Result<Item> reduce(NodeContext& n, OpKind kind, const Item& x, const Axes& form) {
   if (form.none) return x;
   if (is_empty(x, form))
-    if (const auto value = of_nothing(kind, x.dtype())) return n.expand(n.like(x, *value), reduced_shape(x, form));
+    if (const auto value = of_nothing(kind, x.dtype()))
+      return n.expand(n.like(x, *value), reduced_shape(x, form));
   if (x.dtype() != DType::Bool) return n.reduce(kind, x, form.axes, form.keep);
   WEFT_TRY(Item y, n.cast(x, DType::U8));
   WEFT_TRY(y, n.reduce(kind, y, form.axes, form.keep));
@@ -224,7 +225,8 @@ std::span<const LowerRow> reduction_lowerings() {
                                  {"ArgMin", lower_arg, kNoOperand},
                                  {"CumSum", lower_cumsum, operands(0), operands(1)},
                                  {"CumProd", lower_cumprod, operands(0), operands(1)}};
-    for (const ReductionRow& row : kReductions) all.push_back({row.op_type, lower_reduction, operands(0), operands(1)});
+    for (const ReductionRow& row : kReductions)
+      all.push_back({row.op_type, lower_reduction, operands(0), operands(1)});
     return all;
   }();
   return kRows;

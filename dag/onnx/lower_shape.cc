@@ -390,11 +390,12 @@ Status lower_depth_to_space(NodeContext& n) {
     return n.invalid("blocksize " + std::to_string(block) + " does not fit " + to_string(x.spec));
   const std::string mode = n.string_attr("mode", "DCR");
   if (mode != "DCR" && mode != "CRD") return n.invalid("mode is '" + mode.substr(0, 32) + "'");
-  const int64_t N = x.shape()[0], C = x.shape()[1] / (block * block), H = x.shape()[2], W = x.shape()[3];
-  WEFT_TRY(Item y,
-           n.reshape(x, mode == "DCR" ? Shape{N, block, block, C, H, W} : Shape{N, C, block, block, H, W}));
+  const int64_t batch = x.shape()[0], channels = x.shape()[1] / (block * block), height = x.shape()[2],
+                width = x.shape()[3];
+  WEFT_TRY(Item y, n.reshape(x, mode == "DCR" ? Shape{batch, block, block, channels, height, width}
+                                              : Shape{batch, channels, block, block, height, width}));
   WEFT_TRY(y, n.transpose(y, mode == "DCR" ? Ints{0, 3, 4, 1, 5, 2} : Ints{0, 1, 4, 2, 5, 3}));
-  return n.give(n.reshape(y, {N, C, H * block, W * block}));
+  return n.give(n.reshape(y, {batch, channels, height * block, width * block}));
 }
 
 Status lower_space_to_depth(NodeContext& n) {
@@ -403,10 +404,11 @@ Status lower_space_to_depth(NodeContext& n) {
   const int64_t block = n.int_attr("blocksize", 0);
   if (x.rank() != 4 || block < 1 || block > 65536 || x.shape()[2] % block != 0 || x.shape()[3] % block != 0)
     return n.invalid("blocksize " + std::to_string(block) + " does not fit " + to_string(x.spec));
-  const int64_t N = x.shape()[0], C = x.shape()[1], H = x.shape()[2] / block, W = x.shape()[3] / block;
-  WEFT_TRY(Item y, n.reshape(x, {N, C, H, block, W, block}));
+  const int64_t batch = x.shape()[0], channels = x.shape()[1], height = x.shape()[2] / block,
+                width = x.shape()[3] / block;
+  WEFT_TRY(Item y, n.reshape(x, {batch, channels, height, block, width, block}));
   WEFT_TRY(y, n.transpose(y, {0, 3, 5, 1, 2, 4}));
-  return n.give(n.reshape(y, {N, C * block * block, H, W}));
+  return n.give(n.reshape(y, {batch, channels * block * block, height, width}));
 }
 
 constexpr LowerRow kShapeRows[] = {

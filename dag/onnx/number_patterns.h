@@ -16,8 +16,8 @@ struct NumberPatterns {
   //
   // Cosines and sines of a rotation of pairs, as rotary position embeddings have it, either
   //   x * c + Concat(-x[d/2:], x[:d/2]) * s    or    (a * c - b * s, a * s + b * c);
-  // the first also with x[1::2] and x[::2], whose Concat is then reshaped. c and s may be gathered by position
-  // from the tensor.
+  // the first also with x[1::2] and x[::2], whose Concat is then reshaped. c and s may be gathered by
+  // position from the tensor.
   std::unordered_map<std::string, const pb::NodeProto*> angles;
   // Factors of a value that has length 1 wherever the factor is longer, by what made the value: ones among
   // them repeat it. What the factors hold is for the caller to look at.

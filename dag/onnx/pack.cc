@@ -123,7 +123,7 @@ struct Place {
 // One entry of external_data: a key and its value.
 Status read_entry(Walker& walker, Span entry, const ImportLimits& limits, Place& place) {
   std::string key, value;
-  const Status read = walker.fields(entry, [&](uint32_t field, Span content) -> Status {
+  Status read = walker.fields(entry, [&](uint32_t field, Span content) -> Status {
     if (field != kEntryKey && field != kEntryValue) return {};
     WEFT_TRY((field == kEntryKey ? key : value), walker.text(content, limits.name_bytes_max));
     return {};

@@ -110,8 +110,9 @@ Expr gathered(VjpContext& c, Expr data) {
   return apply(OpKind::GatherElements, data, in(c, 1), {{Attr::Axis, c.attributes().get_int(Attr::Axis)}});
 }
 // The shape by value: a spec of the graph moves when an op is appended.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 Expr filled(VjpContext& c, DType dtype, double value, Shape shape) {
-  return expand(Expr{&c, c.builder().scalar(dtype, value)}, std::move(shape));
+  return expand(Expr{&c, c.builder().scalar(dtype, value)}, shape);
 }
 // Where updates reach data at all.
 Expr inside(VjpContext& c) {
@@ -226,7 +227,8 @@ void add_index_ops(OpTable& table) {
   table.add(addressing(scatter, /*reads_part=*/false));
   OpRow cache_write = row(
       K::CacheWrite, 3, infer_cache_write, nullptr,
-      "cache, update, positions I32/I64[n] -> cache with slice i of update in place of its slice positions[i] "
+      "cache, update, positions I32/I64[n] -> cache with slice i of update in place of its slice "
+      "positions[i] "
       "along axis; a position that is negative or out of range is left out; the bytes are the cache's own "
       "where nobody else reads them");
   cache_write.differentiability = Differentiability::Zero;
@@ -236,7 +238,8 @@ void add_index_ops(OpTable& table) {
       "dy, indices -> zeros of shape with dy's slices added along axis, in index order; out of range is "
       "ignored"));
   table.add(row(
-      K::GatherElementsGrad, 2, infer_gather_elements_grad, [](C c) { gather_grad_vjp(c, K::GatherElements); },
+      K::GatherElementsGrad, 2, infer_gather_elements_grad,
+      [](C c) { gather_grad_vjp(c, K::GatherElements); },
       "dy, indices -> zeros of shape with dy's elements added, in index order; out of range is ignored"));
 }
 

@@ -161,8 +161,9 @@ void add_normalisation_ops(OpTable& table) {
       "statistics");
   add(table, row(OpKind::BatchNormGrad, 5, 5, infer_batch_norm_grad, nullptr, batch_norm_grad_layout),
       "dy, x, scale, mean, variance -> dx, dscale, dbias; epsilon");
-  add(table, row(OpKind::BatchNormInference, 5, 5, infer_batch_norm_inference, batch_norm_inference_vjp,
-                 batch_norm_layout),
+  add(table,
+      row(OpKind::BatchNormInference, 5, 5, infer_batch_norm_inference, batch_norm_inference_vjp,
+          batch_norm_layout),
       "x, scale, bias, mean, variance -> y; epsilon; no cotangent to mean and variance");
   add(table, row(OpKind::LayerNorm, 1, 3, infer_layer_norm, layer_norm_vjp),
       "x, scale?, bias? (shape x.shape[axis:]) -> y, mean, rstd (normalised dims 1); axis: first normalised "

@@ -54,10 +54,11 @@ void add_random_ops(OpTable& table) {
              .about =
                  "x -> x/(1-ratio) where kept, else 0; ratio: probability of 0, in [0,1); key: which dropout "
                  "this is; the draw of an element is Philox of (seed, step, key, place in the batch)"});
-  add_draws(table, OpKind::RandomUniform,
-            "low[], high[] -> shape: low + (high - low) * draw/2^24, the draw's upper 24 bits; key: which op "
-            "this is; drawn as Dropout's where the leading dim is the microbatch, else once a step: the same in "
-            "every microbatch");
+  add_draws(
+      table, OpKind::RandomUniform,
+      "low[], high[] -> shape: low + (high - low) * draw/2^24, the draw's upper 24 bits; key: which op "
+      "this is; drawn as Dropout's where the leading dim is the microbatch, else once a step: the same in "
+      "every microbatch");
   add_draws(table, OpKind::RandomNormal,
             "mean[], scale[] -> shape: mean + scale * Box-Muller of two draws; key; drawn once a step or by "
             "place in the batch as RandomUniform's");

@@ -273,8 +273,8 @@ void add_cuts(OpTable& t) {
   OpRow slice_grads = row(K::SliceGrad, 1, infer_slice_grad, slice_grad_vjp,
                           "dy -> zeros of shape with dy's elements at starts[d] + i*steps[d]");
   slice_grads.layout = slice_layout;
-  OpRow concats = row(K::Concat, kAnyNumber, infer_concat, concat_vjp,
-                      "a, b, ... -> one after the other along axis");
+  OpRow concats =
+      row(K::Concat, kAnyNumber, infer_concat, concat_vjp, "a, b, ... -> one after the other along axis");
   concats.layout = concat_layout;
   t.add(slices);
   t.add(slice_grads);

@@ -151,7 +151,7 @@ std::optional<Task> TrainScript::next_of_step() {
   const uint64_t step = given_.step + 1;
   if (given_.microbatches.empty() || given_.microbatches.back() < microbatches())
     return next_segment(ProgramKind::Train, step, 0, microbatches());
-  const auto task = next_update(step);
+  auto task = next_update(step);
   if (!task || task->kind != TaskKind::Update) return task;
   given_.skipped += task->skip;
   ++given_.step;

@@ -50,6 +50,7 @@ std::vector<Uploads::Done> Uploads::start(PeerEffects& out) {
     if (upload.number != 0) ++going;
   }
   std::vector<Done> done;
+  done.reserve(empty.size());
   for (const uint64_t number : empty) done.push_back(take(number));
   return done;
 }

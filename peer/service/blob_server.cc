@@ -145,6 +145,7 @@ void BlobServer::on_request(const AskerPtr& asker, const proto::GetBlob& request
 }
 
 void BlobServer::drop(const AskerPtr& asker, Duration goodbye) {
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): `asker` may be an element of what is erased
   const AskerPtr kept = asker;
   kept->connection->close(goodbye);
   kept->timer.reset();

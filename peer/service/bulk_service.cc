@@ -55,7 +55,7 @@ void BulkService::missing(std::vector<Digest> blobs, bool durable, Done<std::vec
   });
 }
 
-void BulkService::put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
+void BulkService::put(const Digest& sha256, net::SharedBytes bytes, const BulkTransfers::PutOptions& options,
                       std::function<void(Status)> done) {
   loop_.post([this, sha256, bytes = std::move(bytes), options, done = on_owner<void>(std::move(done))] {
     transfers().put(sha256, bytes, options, done);

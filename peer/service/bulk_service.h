@@ -52,7 +52,7 @@ class BulkService {
   // a source as BlobSources has them, of the broker as it says.
   void get(Wanted wanted, Done<net::SharedBytes> done);
   void missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done);
-  void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
+  void put(const Digest& sha256, net::SharedBytes bytes, const BulkTransfers::PutOptions& options,
            std::function<void(Status)> done);
   void cancel_puts(uint64_t owner);  // those that have not begun
   // `sizes`: as in BulkTransfers.

@@ -5,8 +5,8 @@
 
 #include "dag/onnx/model.h"
 #include "serve/verify.h"
-#include "storage/files.h"
 #include "storage/sha256.h"
+#include "storage/text_file.h"
 #include "train/decoder.h"
 
 namespace weft::serve {
@@ -35,11 +35,6 @@ Result<std::unique_ptr<Decoder>> make_decoder(const train::DecoderModel& importe
   return cached;
 }
 
-Result<std::string> read_text(const fs::path& path, size_t bytes_max) {
-  WEFT_TRY(const auto bytes, storage::Files().read(path, bytes_max));
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 Status load_tokenizer(const LoadOptions& options, int64_t vocabulary, TextModel& model) {
   fs::path path = options.tokenizer;
   std::error_code code;
@@ -51,7 +46,7 @@ Status load_tokenizer(const LoadOptions& options, int64_t vocabulary, TextModel&
                 "the model has " + std::to_string(vocabulary) +
                     " tokens and no tokenizer.json lies beside it: give one with --tokenizer FILE");
   }
-  WEFT_TRY(const std::string json, read_text(path, text::kTokenizerFileMax));
+  WEFT_TRY(const std::string json, storage::read_text(path, text::kTokenizerFileMax));
   auto tokenizer = text::parse_tokenizer_json(json);
   if (!tokenizer) return fail(tokenizer.error().within(path.string()));
   if (static_cast<int64_t>(tokenizer->vocabulary_size()) > vocabulary)
@@ -62,7 +57,7 @@ Status load_tokenizer(const LoadOptions& options, int64_t vocabulary, TextModel&
   if (!options.chat_template.empty()) return {};
   const fs::path config = path.parent_path() / "tokenizer_config.json";
   if (!fs::exists(config, code)) return {};
-  WEFT_TRY(const std::string text, read_text(config, size_t{16} << 20));
+  WEFT_TRY(const std::string text, storage::read_text(config, size_t{16} << 20));
   if (const auto known = text::recognize_chat_template(text)) model.chat_template = *known;
   return {};
 }

@@ -96,27 +96,27 @@ void HonestPeers::join(Peer& peer) {
     else
       peer.retry_at = loop_->now() + kRetry;
   };
-  peer.attempt = net::connect(
-      *loop_, broker_,
-      {.identity = peer.identity.get(),
-       .expected = token_.broker,
-       .deadline = std::chrono::seconds(30),
-       .shape = {}},
-      [this, &peer, lose](Result<net::ConnectionPtr> connected) {
-        if (!connected) return lose(connected.error().message);
-        peer.connection = std::move(*connected);
-        peer.connection->set_limits({.frame_size_max = proto::kMessageSizeMax});
-        peer.connection->start(
-            {.on_frame = [this, &peer](const net::InFrame& frame) { on_frame(peer, frame); },
-             .on_closed = [lose](const Error& error) { lose(error.message); }});
-        proto::Hello hello{.software = "test", .role = proto::Role::Peer};
-        hello.token = proto::TokenProof{token_.id, token_.secret.bytes};
-        hello.name = "honest-" + std::to_string(peer.number);
-        hello.instance = peer.number + 1;
-        hello.device = proto::DeviceReport{
-            .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "honest"};
-        peer.connection->send(frame_of(hello));
-      });
+  peer.attempt =
+      net::connect(*loop_, broker_,
+                   {.identity = peer.identity.get(),
+                    .expected = token_.broker,
+                    .deadline = std::chrono::seconds(30),
+                    .shape = {}},
+                   [this, &peer, lose](Result<net::ConnectionPtr> connected) {
+                     if (!connected) return lose(connected.error().message);
+                     peer.connection = std::move(*connected);
+                     peer.connection->set_limits({.frame_size_max = proto::kMessageSizeMax});
+                     peer.connection->start(
+                         {.on_frame = [this, &peer](const net::InFrame& frame) { on_frame(peer, frame); },
+                          .on_closed = [lose](const Error& error) { lose(error.message); }});
+                     proto::Hello hello{.software = "test", .role = proto::Role::Peer};
+                     hello.token = proto::TokenProof{token_.id, token_.secret.bytes};
+                     hello.name = "honest-" + std::to_string(peer.number);
+                     hello.instance = peer.number + 1;
+                     hello.device = proto::DeviceReport{
+                         .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "honest"};
+                     peer.connection->send(frame_of(hello));
+                   });
 }
 
 void HonestPeers::on_frame(Peer& peer, const net::InFrame& frame) {

@@ -88,7 +88,8 @@ TEST(CpuFused, AGroupGivesTheBitsOfItsOpsOneByOne) {
     const Graph apart = random_elementwise(seed, /*in_one_group=*/false, inputs);
     const Graph fused = random_elementwise(seed, /*in_one_group=*/true, inputs);
     EXPECT_EQ(group_signatures(fused).size(), 1u);
-    const auto expected = outputs_of(*backend, apart, inputs, kContext), actual = outputs_of(*backend, fused, inputs, kContext);
+    const auto expected = outputs_of(*backend, apart, inputs, kContext),
+               actual = outputs_of(*backend, fused, inputs, kContext);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_TRUE(same_bytes(actual[i], expected[i])) << "output " << i;
   }
@@ -187,7 +188,8 @@ TEST(CpuLayouts, ABlockedNetworkComputesWhatThePlainOneDoes) {
     const auto actual = outputs_of(*backend, lowered, inputs, kContext);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_LE(relative_error(actual[i], expected[i]), 1e-4) << lowered.outputs()[i].name;
-    const auto alone = outputs_of(*one, lowered, inputs, kContext), others = outputs_of(*three, lowered, inputs, kContext);
+    const auto alone = outputs_of(*one, lowered, inputs, kContext),
+               others = outputs_of(*three, lowered, inputs, kContext);
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(same_bytes(alone[i], actual[i]));
       EXPECT_TRUE(same_bytes(others[i], actual[i]));

@@ -234,7 +234,9 @@ TEST(Fallback, WhereTheCopyCannotBeHadTheCheckpointBeforeItServes) {
   ASSERT_TRUE(cluster.play());
   cluster.check_log();
   const std::string notices = testing::PrintToString(cluster.notices());
-  EXPECT_NE(notices.find("is damaged where the broker keeps it: going back to the checkpoint of step 20"), std::string::npos) << notices;
+  EXPECT_NE(notices.find("is damaged where the broker keeps it: going back to the checkpoint of step 20"),
+            std::string::npos)
+      << notices;
   EXPECT_EQ(notices.find("bits are not equal"), std::string::npos) << notices;
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "broker/jobs/answers.h"
 #include "broker/broker.h"
+#include "broker/jobs/answers.h"
 #include "tests/broker/programs.h"
 #include "tests/support/keys.h"
 #include "tests/support/memory_store.h"

@@ -35,7 +35,8 @@ TEST_P(Coverage, EveryOpOfTrainingHasAKernel) {
   options.batch = 4;
   auto left = cli::ops_left_to_host(*model, options);
   ASSERT_TRUE(left.has_value()) << left.error().message;
-  for (const auto& [name, count] : *left) ADD_FAILURE() << name << " x" << count << " is computed by the host";
+  for (const auto& [name, count] : *left)
+    ADD_FAILURE() << name << " x" << count << " is computed by the host";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Coverage, testing::ValuesIn(models()), [](const auto& p) {

@@ -1,5 +1,5 @@
-// What a peer with a GPU offers of its memory when nobody says how much, asked of the module over a HostDevice
-// whose kernels compute nothing.
+// What a peer with a GPU offers of its memory when nobody says how much, asked of the module over a
+// HostDevice whose kernels compute nothing.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

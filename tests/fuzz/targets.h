@@ -12,7 +12,7 @@ namespace weft::fuzz {
 
 #define WEFT_FUZZ_TARGETS(X)                                                                 \
   X(addresses)    /* endpoints that others advertise, and a relay's preamble */              \
-  X(answers)      /* what a service of the OpenAI API sends to a client, and where it is */   \
+  X(answers)      /* what a service of the OpenAI API sends to a client, and where it is */  \
   X(cluster_file) /* YAML */                                                                 \
   X(codecs)       /* compressed payloads, and the names of codecs */                         \
   X(frames)       /* a connection's bytes, behind its TLS */                                 \

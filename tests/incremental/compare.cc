@@ -161,9 +161,11 @@ void expect_equal_bits(const Model& model, peer::Backend& backend, uint64_t seed
   SCOPED_TRACE("seed " + std::to_string(seed));
   const auto incremental = derive(model);
   ASSERT_TRUE(incremental) << incremental.error().message;
-  const auto cached = serve::make_cached_decoder(*incremental, model.weights, std::make_shared<peer::State>(backend), {.rows_max = 256});
+  const auto cached = serve::make_cached_decoder(*incremental, model.weights,
+                                                 std::make_shared<peer::State>(backend), {.rows_max = 256});
   ASSERT_TRUE(cached) << cached.error().message;
-  const auto window = serve::make_window_decoder(*model.graph, model.weights, model.tokens, {}, std::make_shared<peer::State>(backend));
+  const auto window = serve::make_window_decoder(*model.graph, model.weights, model.tokens, {},
+                                                 std::make_shared<peer::State>(backend));
   ASSERT_TRUE(window) << window.error().message;
   Comparison comparison(**cached, **window, seed);
   std::vector<Text> texts;

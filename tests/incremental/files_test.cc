@@ -59,9 +59,8 @@ TEST_P(Exports, MakeTheLogitsOfPyTorch) {
   EXPECT_EQ(made->ports.has_past, has_past());
   EXPECT_EQ(made->model.graph->outputs().size(), 1u);
   const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false}).value();
-  const auto window =
-      serve::make_window_decoder(*made->model.graph, made->model.weights, "input_ids", {},
-                                 std::make_shared<peer::State>(*backend));
+  const auto window = serve::make_window_decoder(*made->model.graph, made->model.weights, "input_ids", {},
+                                                 std::make_shared<peer::State>(*backend));
   ASSERT_TRUE(window) << window.error().message;
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < kLength; ++i) tokens.push_back((7 * i + 3) % kVocabulary);

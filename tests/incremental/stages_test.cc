@@ -1,5 +1,5 @@
-// Stages in a ring against one decoder: the first holds the beginning and the end, each has weights of its own, and
-// rows pass from one to the next as tensors.
+// Stages in a ring against one decoder: the first holds the beginning and the end, each has weights of its
+// own, and rows pass from one to the next as tensors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,8 @@ class Ring {
 
   Result<dag::Tensor> pass(const std::vector<PassPiece>& pieces, const std::vector<int64_t>& tokens) {
     const dag::RowSpec spec = model_->tokens();
-    RowTensors rows{{spec.name, dag::from_int64s({spec.dtype, {static_cast<int64_t>(tokens.size()), 1}}, tokens)}};
+    RowTensors rows{
+        {spec.name, dag::from_int64s({spec.dtype, {static_cast<int64_t>(tokens.size()), 1}}, tokens)}};
     for (size_t i = 0; i <= stages_.size(); ++i) {
       const bool last = i == stages_.size();
       WEFT_TRY(rows, stages_[last ? 0 : i]->run(last ? 1 : 0, pieces, rows));
@@ -71,11 +72,16 @@ TEST_P(StagesOf, GiveTheBitsOfOne) {
   Rng rng(seed, 0);
   const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false});
   ASSERT_TRUE(backend);
-  for (const Form& form : {Form{.name = "learnt", .length = 400, .layers = 4}, Form{.name = "rotary", .positions = Positions::Halves,
-                                                                     .heads = Heads::Expanded, .length = 400, .layers = 4,
-                                                                     .tied = true},
-                           Form{.name = "odd width", .length = 400, .width = 21, .head_count = 3, .layers = 4},
-                           Form{.name = "shared keys", .length = 400, .layers = 4, .shares_keys = true}}) {
+  for (const Form& form :
+       {Form{.name = "learnt", .length = 400, .layers = 4},
+        Form{.name = "rotary",
+        .positions = Positions::Halves,
+        .heads = Heads::Expanded,
+        .length = 400,
+        .layers = 4,
+        .tied = true},
+        Form{.name = "odd width", .length = 400, .width = 21, .head_count = 3, .layers = 4},
+        Form{.name = "shared keys", .length = 400, .layers = 4, .shares_keys = true}}) {
     SCOPED_TRACE(form.name);
     const Model model = make_model(form);
     const auto incremental = derive(model);
@@ -102,7 +108,8 @@ TEST_P(StagesOf, GiveTheBitsOfOne) {
       const auto made = ring.pass(pieces, tokens);
       ASSERT_TRUE(made) << made.error().message;
       const auto wanted = (*one)->run(
-          0, pieces, {{spec.name, dag::from_int64s({spec.dtype, {static_cast<int64_t>(tokens.size()), 1}}, tokens)}});
+          0, pieces,
+          {{spec.name, dag::from_int64s({spec.dtype, {static_cast<int64_t>(tokens.size()), 1}}, tokens)}});
       ASSERT_TRUE(wanted) << wanted.error().message;
       expect_equal(*made, wanted->begin()->second);
     }
@@ -126,13 +133,13 @@ TEST(Stage, RefusesWhatDoesNotFitAndChangesNothing) {
     return made ? std::string("fine") : std::string(to_string(made.error().code));
   };
   EXPECT_EQ(run({{1, 0, 3, 1}}, 3), "fine");
-  EXPECT_EQ(run({{1, 4, 1, 1}}, 1), to_string(ErrorCode::InvalidArgument));             // a gap
-  EXPECT_EQ(run({{2, 1, 1, 1}}, 1), to_string(ErrorCode::InvalidArgument));             // unknown, in its middle
-  EXPECT_EQ(run({{1, 3, 2, 1}}, 1), to_string(ErrorCode::InvalidArgument));             // rows are missing
+  EXPECT_EQ(run({{1, 4, 1, 1}}, 1), to_string(ErrorCode::InvalidArgument));  // a gap
+  EXPECT_EQ(run({{2, 1, 1, 1}}, 1), to_string(ErrorCode::InvalidArgument));  // unknown, in its middle
+  EXPECT_EQ(run({{1, 3, 2, 1}}, 1), to_string(ErrorCode::InvalidArgument));  // rows are missing
   EXPECT_EQ(run({{1, 3, 1, 1}, {1, 4, 1, 1}}, 2), to_string(ErrorCode::InvalidArgument));  // twice
-  EXPECT_EQ(run({{1, 3, 1, 2}}, 1), to_string(ErrorCode::InvalidArgument));             // logits without a row
-  EXPECT_EQ(run({{1, 3, 9, 1}}, 9), to_string(ErrorCode::OutOfRange));                  // too many rows
-  EXPECT_EQ(run({{1, 3, INT64_MAX, 1}}, 1), to_string(ErrorCode::OutOfRange));          // beyond the context
+  EXPECT_EQ(run({{1, 3, 1, 2}}, 1), to_string(ErrorCode::InvalidArgument));     // logits without a row
+  EXPECT_EQ(run({{1, 3, 9, 1}}, 9), to_string(ErrorCode::OutOfRange));          // too many rows
+  EXPECT_EQ(run({{1, 3, INT64_MAX, 1}}, 1), to_string(ErrorCode::OutOfRange));  // beyond the context
   const dag::Tensor row({spec.dtype, {1, 1}});
   const std::vector<PassPiece> next{{1, 3, 1, 1}};
   const auto more = (*stage)->run(0, next, {{spec.name, row}, {"rows that nobody wants", row}});

@@ -118,11 +118,17 @@ TEST(Einsum, EveryFormIsTheSumItStandsFor) {
 }
 
 TEST(Einsum, AnEquationThatDoesNotFitIsRefusedByName) {
-  const std::pair<const char*, std::vector<Shape>> forms[] = {
-      {"ij,jk->ik", {{2, 3}, {4, 2}}}, {"ij->ik", {{2, 3}}},     {"ij,jk->ik", {{2, 3}}},
-      {"ij->ii", {{2, 3}}},            {"ii->i", {{2, 3}}},      {"i1->i", {{2, 3}}},
-      {"ij->i0", {{2, 3}}},            {"...i->i....", {{2, 3}}}, {"", {{2, 3}}},
-      {"i->i", {{2, 3}}},              {"ij,->i->j", {{2, 3}, {}}}};
+  const std::pair<const char*, std::vector<Shape>> forms[] = {{"ij,jk->ik", {{2, 3}, {4, 2}}},
+                                                              {"ij->ik", {{2, 3}}},
+                                                              {"ij,jk->ik", {{2, 3}}},
+                                                              {"ij->ii", {{2, 3}}},
+                                                              {"ii->i", {{2, 3}}},
+                                                              {"i1->i", {{2, 3}}},
+                                                              {"ij->i0", {{2, 3}}},
+                                                              {"...i->i....", {{2, 3}}},
+                                                              {"", {{2, 3}}},
+                                                              {"i->i", {{2, 3}}},
+                                                              {"ij,->i->j", {{2, 3}, {}}}};
   for (const auto& [equation, shapes] : forms) {
     const auto imported = import_bytes(einsum_model(equation, shapes, pb::TensorProto::FLOAT).bytes());
     ASSERT_FALSE(imported.has_value()) << equation;
@@ -153,9 +159,14 @@ TEST(Reductions, OfTruthValuesAreAnyAndAll) {
 
 TEST(Reductions, OfNothingAreTheNumberThatChangesNothing) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const std::pair<const char*, double> forms[] = {
-      {"ReduceSum", 0},           {"ReduceProd", 1},       {"ReduceMax", -kInfinity}, {"ReduceMin", kInfinity},
-      {"ReduceLogSum", -kInfinity}, {"ReduceL1", 0},       {"ReduceL2", 0},           {"ReduceLogSumExp", -kInfinity}};
+  const std::pair<const char*, double> forms[] = {{"ReduceSum", 0},
+                                                  {"ReduceProd", 1},
+                                                  {"ReduceMax", -kInfinity},
+                                                  {"ReduceMin", kInfinity},
+                                                  {"ReduceLogSum", -kInfinity},
+                                                  {"ReduceL1", 0},
+                                                  {"ReduceL2", 0},
+                                                  {"ReduceLogSumExp", -kInfinity}};
   for (const auto& [op, value] : forms) {
     // ReduceSum takes its axes as an operand here; none given is all.
     const Tensor x({DType::F32, {0, 3}});

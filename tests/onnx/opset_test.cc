@@ -197,7 +197,8 @@ TEST(Opset, CumProdRunsForwardsAndBackwards) {
 TEST(Opset, BitCastKeepsTheBits) {
   const dag::Tensor bits = from_list({dag::DType::I32, {3}}, {0x3F800000, 0x40490FDB, 0});
   const auto to = [](int64_t type) { return [type](Node& n) { attribute(n, "to", type); }; };
-  expect_start(run_op(26, "", "BitCast", {bits}, to(pb::TensorProto::FLOAT), 1, {0}), {1, 3.1415927410125732, 0}, 0);
+  expect_start(run_op(26, "", "BitCast", {bits}, to(pb::TensorProto::FLOAT), 1, {0}),
+               {1, 3.1415927410125732, 0}, 0);
   EXPECT_FALSE(run_op(26, "", "BitCast", {bits}, to(pb::TensorProto::FLOAT16), 1, {0}).has_value());
   EXPECT_FALSE(run_op(26, "", "BitCast", {bits}, to(pb::TensorProto::FLOAT)).has_value()) << "of data";
 }

@@ -43,7 +43,7 @@ TEST(Random, UniformNumbersLieBetweenLowAndHigh) {
   ASSERT_EQ(values.size(), 10000u);
   EXPECT_GE(*std::min_element(values.begin(), values.end()), -2);
   EXPECT_LE(*std::max_element(values.begin(), values.end()), 4);
-  EXPECT_NEAR(mean(values), 1, 0.06);                      // 3.5 deviations
+  EXPECT_NEAR(mean(values), 1, 0.06);  // 3.5 deviations
   EXPECT_NEAR(deviation(values), 6 / std::sqrt(12), 0.03);
 }
 
@@ -116,7 +116,8 @@ TEST(Random, TheMaskOfADropoutIsWhatItKeeps) {
   train.add_int32_data(1);
   maker.node("Dropout", {"x", "ratio", "train"}, {"y", "mask"});
   std::vector<float> ones(1000, 1.0f);
-  const std::map<std::string, dag::Tensor> inputs{{"x", dag::make_tensor({2, 500}, std::span<const float>(ones))}};
+  const std::map<std::string, dag::Tensor> inputs{
+      {"x", dag::make_tensor({2, 500}, std::span<const float>(ones))}};
   const auto y = run(maker, inputs), mask = run(maker, inputs, "mask");
   for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i] != 0, mask[i] != 0) << i;
   EXPECT_NEAR(mean(mask), 0.6, 0.06);
@@ -129,7 +130,8 @@ TEST(Random, WhatCannotBeDrawnIsRefusedByName) {
   const auto imported = import_bytes(maker.bytes());
   ASSERT_FALSE(imported.has_value());
   EXPECT_EQ(imported.error().code, ErrorCode::InvalidArgument);
-  EXPECT_NE(imported.error().message.find("RandomUniformLike_1"), std::string::npos) << imported.error().message;
+  EXPECT_NE(imported.error().message.find("RandomUniformLike_1"), std::string::npos)
+      << imported.error().message;
 
   ModelMaker endless;
   endless.output("y");

@@ -40,8 +40,8 @@ ValueId parameter(GraphBuilder& b, const std::string& name, Shape shape) {
 }
 
 Graph with_loss(GraphBuilder& b, ValueId logits) {
-  const ValueId target = b.input(std::string(dag::kTargetInput), {DType::I64, {b.spec(logits).shape[0]}},
-                                 dag::InputRole::Loss);
+  const ValueId target =
+      b.input(std::string(dag::kTargetInput), {DType::I64, {b.spec(logits).shape[0]}}, dag::InputRole::Loss);
   b.output("loss",
            b.add(OpKind::CrossEntropy, {logits, target},
                  {{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}}),

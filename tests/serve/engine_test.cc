@@ -191,8 +191,9 @@ TEST(Engine, RefusesWhatDoesNotFitWithTheNumbers) {
   };
   EXPECT_EQ(refusal({}).code, ErrorCode::InvalidArgument);
   EXPECT_EQ(refusal({.prompt = {50}}).code, ErrorCode::InvalidArgument);
-  EXPECT_NE(refusal({.prompt = std::vector<int64_t>(65, 1)}).message.find("65 tokens, the model's context is 64"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({.prompt = std::vector<int64_t>(65, 1)}).message.find("65 tokens, the model's context is 64"),
+      std::string::npos);
   EXPECT_NE(refusal({.prompt = {1, 2, 3, 4}, .tokens_max = 61})
                 .message.find("4 tokens and max_tokens of 61 go beyond the model's context of 64"),
             std::string::npos);

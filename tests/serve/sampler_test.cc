@@ -24,8 +24,9 @@ int64_t naive(const std::vector<float>& logits, const SamplingOptions& options, 
   int64_t best = -1;
   double best_score = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
-    const PhiloxBlock block = philox({static_cast<uint32_t>(i / 2), static_cast<uint32_t>(position), 0, 0x746f6b65u},
-                                     {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
+    const PhiloxBlock block =
+        philox({static_cast<uint32_t>(i / 2), static_cast<uint32_t>(position), 0, 0x746f6b65u},
+               {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
     const size_t half = i % 2 * 2;
     const uint64_t bits = (uint64_t{block[half]} << 32 | block[half + 1]) >> 11;
     const double u = (static_cast<double>(bits) + 0.5) * 0x1p-53;

@@ -167,8 +167,8 @@ TEST(RequestParser, KeepAliveByVersion) {
 // Beast asserts that the last chunk comes in pieces that are not too small.
 TEST(RequestParser, AnEmptyBodyInChunksMayComeByteByByte) {
   const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-  for (const std::string& body : {std::string("0\r\n\r\n"), std::string("0;a=b\r\nT: z\r\n\r\n"),
-                                  std::string("1\r\nx\r\n0\r\n\r\n")}) {
+  for (const std::string& body :
+       {std::string("0\r\n\r\n"), std::string("0;a=b\r\nT: z\r\n\r\n"), std::string("1\r\nx\r\n0\r\n\r\n")}) {
     for (const size_t piece : {1, 2, 3, 4}) {
       Reading reading;
       EXPECT_EQ(reading.feed(head + body, piece), State::Complete) << body << ", " << piece;

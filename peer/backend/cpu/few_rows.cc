@@ -10,7 +10,7 @@ constexpr int64_t kStripStep = 64;          // whole cache lines, and whole vect
 constexpr int64_t kPieceMin = 64 << 10;     // bytes of b that are worth a thread's attention
 constexpr int64_t kPiecesForOneThread = 2;  // of a long product, so that an idle thread finds one
 
-constexpr int64_t kRowsMax = 2 * kFewRows;  // by two passes; more rows are worth packing
+constexpr int64_t kRowsMax = 2 * int64_t{kFewRows};  // by two passes; more rows are worth packing
 
 struct Plan {
   Product product;

@@ -239,8 +239,7 @@ Status CudaDevice::call_host(Stream stream, std::function<Status()> function) {
   let_go_of_finished_calls();
   HostCalls& calls = recording_ ? recording_->host_calls : host_calls_;
   calls.push_back(std::make_unique<HostCall>(std::move(function), core_));
-  const Status submitted =
-      WEFT_CUDA(*core_, cudaLaunchHostFunc, on(stream), run_host_call, calls.back().get());
+  Status submitted = WEFT_CUDA(*core_, cudaLaunchHostFunc, on(stream), run_host_call, calls.back().get());
   if (!submitted) calls.pop_back();
   return submitted;
 }
@@ -348,6 +347,7 @@ Status CudaDevice::compile() {
   const Kernels kernels = std::exchange(uncompiled_, {});
   if (kernels.empty()) return {};
   std::vector<KernelSource> sources;
+  sources.reserve(kernels.size());
   for (const auto& kernel : kernels) sources.push_back(kernel->source);
   WEFT_TRY(const auto code, compiled(sources));
   return name_kernels(kernels, code);

@@ -94,7 +94,7 @@ class Writer {
         std::string term = i;
         if (inside > 1) term += " / " + number(inside);
         if (d > 0) term += " % " + number(dim.size);
-        if (dim.stride > 1) term = "(" + term + ") * " + number(dim.stride);
+        if (dim.stride > 1) term.insert(0, "(").append(") * ").append(number(dim.stride));
         sum += (sum.empty() ? "" : " + ") + term;
       }
       inside *= dim.size;

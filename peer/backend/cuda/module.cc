@@ -14,6 +14,7 @@ weft::Result<std::unique_ptr<weft::peer::Backend>> make(const weft::peer::Module
 }  // namespace
 
 extern "C" {
+// NOLINTNEXTLINE(readability-identifier-naming): whoever opens the module looks it up by this name
 extern __attribute__((visibility("default"))) const weft::peer::BackendModule weft_backend_module;
 const weft::peer::BackendModule weft_backend_module{
     .format = weft::peer::BackendModule::kFormat, .build_id = WEFT_BUILD_ID, .make = make};

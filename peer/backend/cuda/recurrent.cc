@@ -158,7 +158,7 @@ KernelResult make_lstm(const KernelRequest& request) {
                c = call.out<float>(cells, s.steps * s.state());
     const auto out_gates = call.out<float>(gates, s.steps * s.rows(4)),
                out = call.out<float>(y, s.steps * s.state());
-    const Status walked = forward.run(
+    Status walked = forward.run(
         call, [&](int64_t i, int64_t t, const auto& state, bool is_zero, const auto& next) -> Status {
           if (!is_zero) {
             WEFT_TRY_STATUS(product.run(call, state, weights, made, library_at));

@@ -10,7 +10,6 @@ namespace {
 using dag::Attr;
 using dag::Attributes;
 using dag::OpKind;
-using dag::Shape;
 
 constexpr int64_t kAlignment = 256;
 

@@ -52,29 +52,30 @@ double element(const Call& c, size_t i, size_t place) { return c.has(i) ? c.real
 
 void lstm(const Call& c) {
   const Walk w = walk_of(c, c.shape(0), c.shape(1), 4);
-  const int64_t H = w.hidden;
+  const int64_t hidden = w.hidden;
   Reals h = initial(c, 2, w), state = initial(c, 3, w);
   for (int64_t i = 0; i < w.steps; ++i) {
     const int64_t t = w.step(i);
-    std::copy(h.begin(), h.end(), c.out(5).reals.begin() + t * w.batch * H);
+    std::copy(h.begin(), h.end(), c.out(5).reals.begin() + t * w.batch * hidden);
     for (int64_t b = 0; b < w.batch; ++b) {
       if (!w.takes(t, b)) continue;
       double* gates = c.out(3).reals.data() + w.place(t, b, 4);
-      for (int64_t j = 0; j < 4 * H; ++j) {
+      for (int64_t j = 0; j < 4 * hidden; ++j) {
         const double x =
-            c.reals(0)[w.place(t, b, 4) + at(j)] + product_with(c.reals(1), j, h.data() + b * H, H);
-        gates[j] = j < 3 * H ? sigmoid(x) : std::tanh(x);
+            c.reals(0)[w.place(t, b, 4) + at(j)] + product_with(c.reals(1), j, h.data() + b * hidden, hidden);
+        gates[j] = j < 3 * hidden ? sigmoid(x) : std::tanh(x);
       }
-      for (int64_t j = 0; j < H; ++j) {
-        double& cell = state[at(b * H + j)];
-        cell = gates[2 * H + j] * cell + gates[j] * gates[3 * H + j];
-        c.out(0).reals[w.place(t, b) + at(j)] = gates[H + j] * std::tanh(cell);
+      for (int64_t j = 0; j < hidden; ++j) {
+        double& cell = state[at(b * hidden + j)];
+        cell = gates[2 * hidden + j] * cell + gates[j] * gates[3 * hidden + j];
+        c.out(0).reals[w.place(t, b) + at(j)] = gates[hidden + j] * std::tanh(cell);
       }
     }
     for (int64_t b = 0; b < w.batch; ++b)
       if (w.takes(t, b))
-        std::copy_n(c.out(0).reals.begin() + static_cast<int64_t>(w.place(t, b)), H, h.begin() + b * H);
-    std::copy(state.begin(), state.end(), c.out(4).reals.begin() + t * w.batch * H);
+        std::copy_n(c.out(0).reals.begin() + static_cast<int64_t>(w.place(t, b)), hidden,
+                    h.begin() + b * hidden);
+    std::copy(state.begin(), state.end(), c.out(4).reals.begin() + t * w.batch * hidden);
   }
   c.out(1).reals = h;
   c.out(2).reals = state;
@@ -82,28 +83,29 @@ void lstm(const Call& c) {
 
 void gru(const Call& c) {
   const Walk w = walk_of(c, c.shape(0), c.shape(1), 4);
-  const int64_t H = w.hidden;
+  const int64_t hidden = w.hidden;
   const bool linear = c.attributes.get_int(Attr::LinearBeforeReset) != 0;
   const Reals& r = c.reals(1);
   Reals h = initial(c, 2, w);
   for (int64_t i = 0; i < w.steps; ++i) {
     const int64_t t = w.step(i);
-    std::copy(h.begin(), h.end(), c.out(4).reals.begin() + t * w.batch * H);
+    std::copy(h.begin(), h.end(), c.out(4).reals.begin() + t * w.batch * hidden);
     for (int64_t b = 0; b < w.batch; ++b) {
       if (!w.takes(t, b)) continue;
       double *gates = c.out(2).reals.data() + w.place(t, b, 3),
              *inner = c.out(3).reals.data() + w.place(t, b);
       const double* x = c.reals(0).data() + w.place(t, b, 3);
-      double* state = h.data() + b * H;
-      for (int64_t j = 0; j < 2 * H; ++j) gates[j] = sigmoid(x[j] + product_with(r, j, state, H));
-      for (int64_t j = 0; j < H; ++j)
-        inner[j] =
-            linear ? product_with(r, 2 * H + j, state, H) + element(c, 3, at(j)) : gates[H + j] * state[j];
-      for (int64_t j = 0; j < H; ++j)
-        gates[2 * H + j] = std::tanh(
-            x[2 * H + j] + (linear ? gates[H + j] * inner[j] : product_with(r, 2 * H + j, inner, H)));
-      for (int64_t j = 0; j < H; ++j) {
-        state[j] = (1 - gates[j]) * gates[2 * H + j] + gates[j] * state[j];
+      double* state = h.data() + b * hidden;
+      for (int64_t j = 0; j < 2 * hidden; ++j) gates[j] = sigmoid(x[j] + product_with(r, j, state, hidden));
+      for (int64_t j = 0; j < hidden; ++j)
+        inner[j] = linear ? product_with(r, 2 * hidden + j, state, hidden) + element(c, 3, at(j))
+                          : gates[hidden + j] * state[j];
+      for (int64_t j = 0; j < hidden; ++j)
+        gates[2 * hidden + j] =
+            std::tanh(x[2 * hidden + j] + (linear ? gates[hidden + j] * inner[j]
+                                                  : product_with(r, 2 * hidden + j, inner, hidden)));
+      for (int64_t j = 0; j < hidden; ++j) {
+        state[j] = (1 - gates[j]) * gates[2 * hidden + j] + gates[j] * state[j];
         c.out(0).reals[w.place(t, b) + at(j)] = state[j];
       }
     }
@@ -135,7 +137,7 @@ void rnn(const Call& c) {
 
 void lstm_grad(const Call& c) {
   const Walk w = walk_of(c, c.shape(1), c.shape(0), 7);
-  const int64_t H = w.hidden;
+  const int64_t hidden = w.hidden;
   Reals &dh = c.out(1).reals, &dc = c.out(2).reals;
   if (c.has(4)) dh = c.reals(4);
   if (c.has(5)) dc = c.reals(5);
@@ -145,28 +147,30 @@ void lstm_grad(const Call& c) {
       if (!w.takes(t, b)) continue;
       const double *gates = c.reals(1).data() + w.place(t, b, 4), *cells = c.reals(2).data() + w.place(t, b);
       double* d = c.out(0).reals.data() + w.place(t, b, 4);
-      for (int64_t j = 0; j < H; ++j) {
-        const double in = gates[j], out = gates[H + j], forget = gates[2 * H + j], g = gates[3 * H + j];
+      for (int64_t j = 0; j < hidden; ++j) {
+        const double in = gates[j], out = gates[hidden + j], forget = gates[2 * hidden + j],
+                     g = gates[3 * hidden + j];
         const double before =
-            i > 0 ? c.reals(2)[w.place(w.step(i - 1), b) + at(j)] : element(c, 6, at(b * H + j));
-        const double dy = dh[at(b * H + j)] + element(c, 3, w.place(t, b) + at(j)), y = std::tanh(cells[j]);
-        double& dcell = dc[at(b * H + j)];
+            i > 0 ? c.reals(2)[w.place(w.step(i - 1), b) + at(j)] : element(c, 6, at(b * hidden + j));
+        const double dy = dh[at(b * hidden + j)] + element(c, 3, w.place(t, b) + at(j)),
+                     y = std::tanh(cells[j]);
+        double& dcell = dc[at(b * hidden + j)];
         dcell += dy * out * (1 - y * y);
         d[j] = dcell * g * in * (1 - in);
-        d[H + j] = dy * y * out * (1 - out);
-        d[2 * H + j] = dcell * before * forget * (1 - forget);
-        d[3 * H + j] = dcell * in * (1 - g * g);
+        d[hidden + j] = dy * y * out * (1 - out);
+        d[2 * hidden + j] = dcell * before * forget * (1 - forget);
+        d[3 * hidden + j] = dcell * in * (1 - g * g);
         dcell *= forget;
-        dh[at(b * H + j)] = 0;
+        dh[at(b * hidden + j)] = 0;
       }
-      add_transposed(c.reals(0), 0, d, 4 * H, H, dh.data() + b * H);
+      add_transposed(c.reals(0), 0, d, 4 * hidden, hidden, dh.data() + b * hidden);
     }
   }
 }
 
 void gru_grad(const Call& c) {
   const Walk w = walk_of(c, c.shape(1), c.shape(0), 6);
-  const int64_t H = w.hidden;
+  const int64_t hidden = w.hidden;
   const bool linear = c.attributes.get_int(Attr::LinearBeforeReset) != 0;
   const Reals& r = c.reals(0);
   Reals& dh = c.out(2).reals;
@@ -179,23 +183,23 @@ void gru_grad(const Call& c) {
       const double *gates = c.reals(1).data() + w.place(t, b, 3), *inner = c.reals(2).data() + row,
                    *before = c.reals(3).data() + row;
       double *d = c.out(0).reals.data() + w.place(t, b, 3), *dinner = c.out(1).reals.data() + row;
-      double* state = dh.data() + b * H;
-      for (int64_t j = 0; j < H; ++j) {
-        const double z = gates[j], g = gates[2 * H + j];
+      double* state = dh.data() + b * hidden;
+      for (int64_t j = 0; j < hidden; ++j) {
+        const double z = gates[j], g = gates[2 * hidden + j];
         const double dy = state[j] + element(c, 4, row + at(j));
         d[j] = dy * (before[j] - g) * z * (1 - z);
-        d[2 * H + j] = dy * (1 - z) * (1 - g * g);
-        if (linear) dinner[j] = d[2 * H + j] * gates[H + j];
+        d[2 * hidden + j] = dy * (1 - z) * (1 - g * g);
+        if (linear) dinner[j] = d[2 * hidden + j] * gates[hidden + j];
         state[j] = dy * z;
       }
-      if (!linear) add_transposed(r, 2 * H, d + 2 * H, H, H, dinner);
-      for (int64_t j = 0; j < H; ++j) {
-        const double reset = gates[H + j];
-        d[H + j] = (linear ? d[2 * H + j] * inner[j] : dinner[j] * before[j]) * reset * (1 - reset);
+      if (!linear) add_transposed(r, 2 * hidden, d + 2 * hidden, hidden, hidden, dinner);
+      for (int64_t j = 0; j < hidden; ++j) {
+        const double reset = gates[hidden + j];
+        d[hidden + j] = (linear ? d[2 * hidden + j] * inner[j] : dinner[j] * before[j]) * reset * (1 - reset);
         if (!linear) state[j] += dinner[j] * reset;
       }
-      add_transposed(r, 0, d, 2 * H, H, state);
-      if (linear) add_transposed(r, 2 * H, dinner, H, H, state);
+      add_transposed(r, 0, d, 2 * hidden, hidden, state);
+      if (linear) add_transposed(r, 2 * hidden, dinner, hidden, hidden, state);
     }
   }
 }

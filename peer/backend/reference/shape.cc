@@ -15,6 +15,7 @@ void run_transpose(const Call& c) {
   const Ints& perm = c.attributes.get_ints(Attr::Perm);
   const Shape own = strides_of(c.shape(0));
   Shape strides;
+  strides.reserve(perm.size());
   for (const int64_t from : perm) strides.push_back(own[at(from)]);
   on_storage(c, [&](const auto& x, auto& y) {
     walk<1>(c.out().spec.shape, {strides}, {0}, [&](size_t i, const auto& from) { y[i] = x[at(from[0])]; });

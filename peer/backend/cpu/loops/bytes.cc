@@ -31,8 +31,12 @@ struct ByShorts {
   static WEFT_LOOP_INLINE Ints products(Shorts a, Shorts b) {
 #if defined(__AVX512BW__)
     typedef short Given __attribute__((vector_size(64)));
-    return reinterpret_cast<Ints>(__builtin_ia32_pmaddwd512_mask(reinterpret_cast<Given>(a),
-                                                                 reinterpret_cast<Given>(b), Ints{}, 0xffff));
+    const Given left = reinterpret_cast<Given>(a), right = reinterpret_cast<Given>(b);
+#if defined(__clang__)
+    return reinterpret_cast<Ints>(__builtin_ia32_pmaddwd512(left, right));
+#else
+    return reinterpret_cast<Ints>(__builtin_ia32_pmaddwd512_mask(left, right, Ints{}, 0xffff));
+#endif
 #elif defined(__AVX2__)
     typedef short Given __attribute__((vector_size(32)));
     return reinterpret_cast<Ints>(
@@ -121,6 +125,11 @@ void tile(const ByteProductArgs& args, int64_t row, int64_t column) {
 }
 
 #if defined(WEFT_TARGET_VNNI)
+#if defined(__clang__)  // which has another name for it
+#define WEFT_ADD_PRODUCTS __builtin_ia32_vpdpbusd512
+#else
+#define WEFT_ADD_PRODUCTS __builtin_ia32_vpdpbusd_v16si
+#endif
 // No inline function of this file has this target, so that the loop stands here in full.
 template <bool a_unsigned, int64_t kVectors, int64_t kRows>
 WEFT_TARGET_VNNI void tile_vnni(const ByteProductArgs& args, int64_t row, int64_t column) {
@@ -139,8 +148,8 @@ WEFT_TARGET_VNNI void tile_vnni(const ByteProductArgs& args, int64_t row, int64_
 #pragma GCC unroll 4
       for (int64_t v = 0; v < kVectors; ++v)
         sums[i][v] = reinterpret_cast<Ints>(
-            a_unsigned ? __builtin_ia32_vpdpbusd_v16si(reinterpret_cast<Given>(sums[i][v]), left, right[v])
-                       : __builtin_ia32_vpdpbusd_v16si(reinterpret_cast<Given>(sums[i][v]), right[v], left));
+            a_unsigned ? WEFT_ADD_PRODUCTS(reinterpret_cast<Given>(sums[i][v]), left, right[v])
+                       : WEFT_ADD_PRODUCTS(reinterpret_cast<Given>(sums[i][v]), right[v], left));
     }
   }
   store_sums(args, row, column, sums);

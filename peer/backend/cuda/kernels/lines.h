@@ -52,12 +52,12 @@ struct LineForms {
 template <typename Parameters>
 const EntryOf<Parameters>& form_for(const LineForms<Parameters>& forms, const Lines& lines) {
   if (lines.inner == 1 && lines.lanes == 32) {
-    if (lines.size <= 8 * 32) return forms.warp_8;
-    if (lines.size <= 32 * 32) return forms.warp_32;
+    if (lines.size <= int64_t{8} * 32) return forms.warp_8;
+    if (lines.size <= int64_t{32} * 32) return forms.warp_32;
   }
   if (lines.inner == 1 && lines.lanes == kLineThreads) {
-    if (lines.size <= 8 * kLineThreads) return forms.block_8;
-    if (lines.size <= 16 * kLineThreads) return forms.block_16;
+    if (lines.size <= int64_t{8} * kLineThreads) return forms.block_8;
+    if (lines.size <= int64_t{16} * kLineThreads) return forms.block_16;
   }
   return forms.any;
 }

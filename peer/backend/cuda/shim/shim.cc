@@ -466,8 +466,7 @@ std::string run_grid(const Entry& kernel, const Grid& grid, const void* paramete
     for (uint32_t x = 0; x < grid.blocks; ++x) {
       Block one(kernel, parameters, grid.threads, seed + ((uint64_t{y} << 32) | x));
       t_block = &one;
-      const std::string fault =
-          one.run({{}, {x, y, 0}, {grid.threads, 1, 1}, {grid.blocks, grid.blocks_y, 1}});
+      std::string fault = one.run({{}, {x, y, 0}, {grid.threads, 1, 1}, {grid.blocks, grid.blocks_y, 1}});
       t_block = nullptr;
       if (!fault.empty()) return fault;
     }
