@@ -3,10 +3,10 @@
 //
 //   weft_bench_guesses [--stage-ms 2] [--row-ms 0.3] [--tokens 4000] [--smoke]
 //
-// For each round trip between machines and each acceptance, tokens/s of 1 to 64 streams: by way of the client,
-// who asks each stage in turn; the ring without guesses; guesses of one pass at a time, as many as are best;
-// guesses in passes under way. `bound`: G / (C + L + (G - 1) tau), with G = 1 / (1 - acceptance), C + L once
-// round, tau a stage's pass.
+// For each round trip between machines and each acceptance, tokens/s of 1 to 64 streams: by way of the
+// client, who asks each stage in turn; the ring without guesses; guesses of one pass at a time, as many as
+// are best; guesses in passes under way. `bound`: G / (C + L + (G - 1) tau), with G = 1 / (1 - acceptance), C
+// + L once round, tau a stage's pass.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/evaluator.h"
 #include "plan/constraints.h"
+#include "plan/evaluator.h"
 #include "plan/model_cache.h"
 #include "plan/search_options.h"
 #include "plan/strategy.h"

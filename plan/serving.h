@@ -82,7 +82,7 @@ struct ServingPlan {
   // Under way at once, for that rate: one a stage at least. With a draft as many as fill the ring with the
   // guesses of one sequence.
   uint32_t passes = 1;
-  uint32_t passes_shared = 1;            // of these those that sequences share; the others are for guesses alone
+  uint32_t passes_shared = 1;  // of these those that sequences share; the others are for guesses alone
   double guessed_tokens_per_second = 0;  // of one sequence, with kAcceptance; 0: nobody guesses
   std::vector<std::string> explanation{};
 };

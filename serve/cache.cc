@@ -37,22 +37,24 @@ Status clear(peer::Backend& backend, peer::Memory& memory, int64_t begin, int64_
 
 // Towards the end of the same memory, or elsewhere: the last bytes first, so that none is written over before
 // it has been read, and no single copy overlaps.
-Status copy_up(peer::Backend& backend, peer::View from, peer::View to, DType dtype, int64_t count, int64_t element) {
+Status copy_up(peer::Backend& backend, peer::View from, peer::View to, DType dtype, int64_t count,
+               int64_t element) {
   const int64_t apart = from.memory == to.memory ? to.offset - from.offset : count * element;
   if (apart == 0) return {};
   const int64_t step = std::max<int64_t>(1, std::min(count, apart / element));
   for (int64_t left = count; left > 0;) {
     const int64_t now = std::min(step, left);
     left -= now;
-    WEFT_TRY_STATUS(backend.copy({from.memory, from.offset + left * element}, {to.memory, to.offset + left * element},
-                                 {dtype, {now}}));
+    WEFT_TRY_STATUS(backend.copy({from.memory, from.offset + left * element},
+                                 {to.memory, to.offset + left * element}, {dtype, {now}}));
   }
   return {};
 }
 
 }  // namespace
 
-Status Cache::reserve(int64_t positions, int64_t room, int64_t kept, const CacheLayout& layout, int64_t context) {
+Status Cache::reserve(int64_t positions, int64_t room, int64_t kept, const CacheLayout& layout,
+                      int64_t context) {
   if (positions <= capacity_) return {};
   peer::Backend& backend = layout.backend();
   const int64_t capacity = rounded_capacity(positions, context);
@@ -61,8 +63,8 @@ Status Cache::reserve(int64_t positions, int64_t room, int64_t kept, const Cache
     if (cleared_ < wanted) WEFT_TRY_STATUS(clear(backend, *memory_, cleared_, wanted));
     WEFT_TRY_STATUS(move(*memory_, capacity, kept, layout));
   } else {
-    WEFT_TRY(auto memory,
-             backend.allocate(layout.bytes(rounded_capacity(std::max(positions, std::min(room, context)), context))));
+    WEFT_TRY(auto memory, backend.allocate(layout.bytes(
+                              rounded_capacity(std::max(positions, std::min(room, context)), context))));
     WEFT_TRY_STATUS(clear(backend, *memory, 0, wanted));
     if (kept > 0) WEFT_TRY_STATUS(move(*memory, capacity, kept, layout));
     memory_ = std::move(memory);
@@ -77,7 +79,8 @@ Status Cache::prepare(const CacheLayout& layout, int64_t context) {
   constexpr int64_t kPasses = 48;  // there are 64 until the cache grows again, at least
   if (!memory_ || capacity_ == context) return {};
   const int64_t used = layout.bytes(capacity_).value;
-  const int64_t next = std::min(layout.bytes(rounded_capacity(capacity_ + 1, context)).value, memory_->size().value);
+  const int64_t next =
+      std::min(layout.bytes(rounded_capacity(capacity_ + 1, context)).value, memory_->size().value);
   if (cleared_ >= next) return {};
   const int64_t end =
       std::min(next, cleared_ + peer::align_up((next - used) / kPasses, layout.backend().alignment()));
@@ -86,7 +89,8 @@ Status Cache::prepare(const CacheLayout& layout, int64_t context) {
   return {};
 }
 
-// From the last slice to the first: in the same memory each lands behind where it lay, and before what was moved.
+// From the last slice to the first: in the same memory each lands behind where it lay, and before what was
+// moved.
 Status Cache::move(peer::Memory& to, int64_t capacity, int64_t kept, const CacheLayout& layout) const {
   peer::Backend& backend = layout.backend();
   const std::vector<int64_t> old_offsets = layout.offsets(capacity_), new_offsets = layout.offsets(capacity);
@@ -100,7 +104,8 @@ Status Cache::move(peer::Memory& to, int64_t capacity, int64_t kept, const Cache
     const int64_t element = backend.storage_bytes({cache.dtype, {1}}, dag::Layout::Plain).value;
     for (int64_t o = outer; o-- > 0;)
       WEFT_TRY_STATUS(copy_up(backend, at(old_offsets[i] + o * capacity_ * inner * element),
-                              {&to, new_offsets[i] + o * capacity * inner * element}, cache.dtype, kept * inner, element));
+                              {&to, new_offsets[i] + o * capacity * inner * element}, cache.dtype,
+                              kept * inner, element));
   }
   return {};
 }

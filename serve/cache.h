@@ -39,8 +39,8 @@ class Cache {
   // Capacity for so many positions, and memory for `room`; the first `kept` of those that are there stay.
   // Without memory nothing changes.
   Status reserve(int64_t positions, int64_t room, int64_t kept, const CacheLayout& layout, int64_t context);
-  // Once a pass: clears a part of what the next capacity will need, so that growing does not touch all of it at
-  // once. The first touch of memory takes as long as many passes.
+  // Once a pass: clears a part of what the next capacity will need, so that growing does not touch all of it
+  // at once. The first touch of memory takes as long as many passes.
   Status prepare(const CacheLayout& layout, int64_t context);
 
  private:

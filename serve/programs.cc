@@ -36,7 +36,8 @@ Status Programs::load(const dag::Weights& weights, std::span<const PartRange> ra
     for (uint32_t part = range.begin; part < range.end; ++part)
       add(part % 2 == 0 ? model_->rows(part / 2, 1) : model_->attending(part / 2, 1, 1));
   std::vector<peer::State::Claim> claims;
-  std::erase_if(wanted, [&](const auto& one) { return state_->find(dag::of_initializer(one.first)) != nullptr; });
+  std::erase_if(wanted,
+                [&](const auto& one) { return state_->find(dag::of_initializer(one.first)) != nullptr; });
   claims.reserve(wanted.size());
   for (const auto& [name, spec] : wanted) claims.push_back({dag::of_initializer(name), spec});
   WEFT_TRY_STATUS(state_->claim(claims));

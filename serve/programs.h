@@ -1,5 +1,6 @@
-// Internal to serve: the executors of an incremental model's parts, for the numbers of rows and the capacities
-// that come up, all on one copy of the weights; and the memory in which rows pass from part to part.
+// Internal to serve: the executors of an incremental model's parts, for the numbers of rows and the
+// capacities that come up, all on one copy of the weights; and the memory in which rows pass from part to
+// part.
 #pragma once
 
 #include <map>
@@ -26,7 +27,8 @@ struct Program {
 class Programs {
  public:
   Programs(std::shared_ptr<const dag::Incremental> model, std::shared_ptr<peer::State> state);
-  // Claims the weights of these parts, and writes those that the state lacked. Errors: NotFound for one that is missing.
+  // Claims the weights of these parts, and writes those that the state lacked. Errors: NotFound for one that
+  // is missing.
   Status load(const dag::Weights& weights, std::span<const PartRange> ranges);
 
   Result<Program*> rows(size_t part, int64_t rows);

@@ -26,9 +26,10 @@ double uniform(uint64_t seed, int64_t position, int64_t token) {
   const PhiloxKey key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   const auto pair = static_cast<uint64_t>(token) / 2;
   const auto at = static_cast<uint64_t>(position);
-  const PhiloxBlock block = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(at),
-                                    static_cast<uint32_t>(at >> 32), 0x746f6b65u /* "toke": no other purpose */},
-                                   key);
+  const PhiloxBlock block =
+      philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32),
+              0x746f6b65u /* "toke": no other purpose */},
+             key);
   const size_t half = token % 2 == 0 ? 0 : 2;
   const uint64_t bits = (uint64_t{block[half]} << 32 | block[half + 1]) >> 11;
   return (static_cast<double>(bits) + 0.5) * 0x1p-53;
@@ -118,15 +119,16 @@ Result<Draw> draw_token(std::span<const float> logits, const SamplingOptions& op
   WEFT_CHECK(!logits.empty());
   bool finite = false;
   for (const float logit : logits) {
-    if (std::isnan(logit)) return fail(ErrorCode::Corrupted, "a logit of position " + std::to_string(position) + " is NaN");
+    if (std::isnan(logit))
+      return fail(ErrorCode::Corrupted, "a logit of position " + std::to_string(position) + " is NaN");
     finite = finite || std::isfinite(logit);
   }
   if (!finite || std::isinf(*std::max_element(logits.begin(), logits.end())))
-    return fail(ErrorCode::Corrupted, "the logits of position " + std::to_string(position) + " are not finite");
+    return fail(ErrorCode::Corrupted,
+                "the logits of position " + std::to_string(position) + " are not finite");
   Draw draw;
-  draw.token = options.temperature > 0
-                   ? gumbel_max(candidates(logits, options), options, position)
-                   : std::max_element(logits.begin(), logits.end()) - logits.begin();
+  draw.token = options.temperature > 0 ? gumbel_max(candidates(logits, options), options, position)
+                                       : std::max_element(logits.begin(), logits.end()) - logits.begin();
   if (options.alternatives >= 0) tell_probabilities(logits, options.alternatives, draw);
   return draw;
 }

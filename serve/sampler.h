@@ -1,11 +1,11 @@
 // Which token follows, from a row of logits. A draw is a pure function of the logits, the options and the
-// position: what else is served, and in which order, does not change it. Its arithmetic is our own, so that it is
-// the same with every C library.
+// position: what else is served, and in which order, does not change it. Its arithmetic is our own, so that
+// it is the same with every C library.
 //
 // Of equal scores the lowest token wins. With a temperature, a token is drawn from softmax(logits /
 // temperature) by the Gumbel-max rule (Gumbel, "Statistical theory of extreme values", 1954): the largest of
-// logits / temperature + g, where g = -log(-log u) and u is Philox of (seed, position, token). top_k, then top_p,
-// leave out tokens before that.
+// logits / temperature + g, where g = -log(-log u) and u is Philox of (seed, position, token). top_k, then
+// top_p, leave out tokens before that.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct SamplingOptions {
   double top_p = 1;        // the likeliest tokens that together reach this probability; in (0, 1]
   int64_t top_k = 0;       // so many of the likeliest; 0: all
   uint64_t seed = 0;
-  int64_t alternatives = -1;  // of the likeliest tokens, told with their probability; -1: not even the drawn one's
+  int64_t alternatives =
+      -1;  // of the likeliest tokens, told with their probability; -1: not even the drawn one's
 };
 
 struct Draw {

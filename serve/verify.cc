@@ -80,8 +80,8 @@ Status verify(Decoder& decoder, Decoder& window, bool exact) {
            in_pieces(decoder, std::span(tokens).first(static_cast<size_t>(count))));
   const auto by = difference(expected.as<float>(), logits);
   if (by && !(*by <= tolerance))
-    return fail(ErrorCode::Internal,
-                "with caches its logits differ by up to " + std::to_string(*by) + " from those of the whole window");
+    return fail(ErrorCode::Internal, "with caches its logits differ by up to " + std::to_string(*by) +
+                                         " from those of the whole window");
   return {};
 }
 

@@ -33,7 +33,8 @@ class WindowDecoder final : public Decoder {
           (logits.empty() || output.name == logits))
         logits_ = output.value;
     if (!tokens_.valid() || !logits_.valid())
-      return fail(ErrorCode::NotFound, "the model has no input '" + tokens + "' or no output '" + logits + "'");
+      return fail(ErrorCode::NotFound,
+                  "the model has no input '" + tokens + "' or no output '" + logits + "'");
     WEFT_TRY_STATUS(check_shapes(*lowered));
     std::vector<const dag::Initializer*> missing;
     for (const dag::Initializer& initializer : lowered->initializers())
@@ -102,8 +103,8 @@ class WindowDecoder final : public Decoder {
     window.insert(window.end(), piece.tokens.begin(), piece.tokens.end());
     const auto length = static_cast<int64_t>(window.size());
     window.resize(static_cast<size_t>(context()));
-    WEFT_TRY_STATUS(
-        executor_->set_value(*microbatch_, tokens_, dag::from_int64s(executor_->graph().spec(tokens_), window)));
+    WEFT_TRY_STATUS(executor_->set_value(*microbatch_, tokens_,
+                                         dag::from_int64s(executor_->graph().spec(tokens_), window)));
     WEFT_TRY_STATUS(executor_->run(*microbatch_));
     WEFT_TRY(const Tensor all, executor_->value(*microbatch_, logits_));
     const auto from = all.as<float>().subspan(static_cast<size_t>((length - piece.logits) * vocabulary()),

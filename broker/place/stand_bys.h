@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "broker/jobs/job_book.h"
-#include "broker/place/placement.h"
 #include "broker/jobs/runs.h"
+#include "broker/place/placement.h"
 
 namespace weft::broker {
 

@@ -19,8 +19,8 @@ struct RunOptions {
   Duration checkpoint_every_default = std::chrono::seconds(60);  // when the job names nothing
   // False: there are no snapshots but checkpoints, and a lost peer takes the run back to the last one.
   bool copies_state = true;
-  uint64_t copy_rate = 12'500'000;         // bytes a second of one peer's uplink for snapshots; 0: no limit
-  int64_t eager_bytes_max = 8 << 20;       // of the largest stage
+  uint64_t copy_rate = 12'500'000;    // bytes a second of one peer's uplink for snapshots; 0: no limit
+  int64_t eager_bytes_max = 8 << 20;  // of the largest stage
   // Commands that are not settled: beyond, nothing is granted until a snapshot that takes long is in.
   size_t script_max = 1 << 16;
   Duration checkpoint_retry = std::chrono::seconds(10);  // of the last one, after it failed

@@ -23,8 +23,8 @@ struct DoorOptions {
   web::ServerOptions server{};
   // Who may ask. Nothing: nobody but who `is_open` lets.
   CheckCaller check{};
-  // Asked where it listens on loopback: whether everybody on this machine may ask, whatever token is shown, as of a
-  // broker that has made no caller's token. Nothing: no.
+  // Asked where it listens on loopback: whether everybody on this machine may ask, whatever token is shown,
+  // as of a broker that has made no caller's token. Nothing: no.
   std::function<bool()> is_open{};
   std::function<void(const std::string& line)> log{};
   RemoteOptions remote{};

@@ -23,10 +23,10 @@ inline constexpr int kPlanWorkerSocket = 3;
 inline constexpr int kPlanWorkerOutOfMemory = 77;
 
 struct PlanWorkerOptions {
-  std::filesystem::path blobs{}, jobs{};       // the broker's folders
-  std::optional<uint64_t> copy_rate{};         // bytes a second
-  Bytes memory_max{};                          // 0: no limit
-  int parent = 0;                              // the broker; 0: whoever started it
+  std::filesystem::path blobs{}, jobs{};  // the broker's folders
+  std::optional<uint64_t> copy_rate{};    // bytes a second
+  Bytes memory_max{};                     // 0: no limit
+  int parent = 0;                         // the broker; 0: whoever started it
 };
 
 // Answers until the other end closes. The process is limited, and ends with the broker, whatever it is doing.

@@ -95,7 +95,7 @@ class Planning {
   size_t not_urgent_ WEFT_GUARDED_BY(mutex_) = 0;               // of these, those that are not urgent
   std::set<proto::JobNumber> ended_ WEFT_GUARDED_BY(mutex_);    // of those that are working
   std::map<proto::JobNumber, PlanProcess*> at_work_ WEFT_GUARDED_BY(mutex_);  // that are asked
-  std::list<Kept> kept_ WEFT_GUARDED_BY(mutex_);              // that nobody asks; the last used last
+  std::list<Kept> kept_ WEFT_GUARDED_BY(mutex_);                       // that nobody asks; the last used last
   std::set<proto::JobNumber> failed_to_open_ WEFT_GUARDED_BY(mutex_);  // whose Open failed
   uint64_t forgotten_ WEFT_GUARDED_BY(mutex_) = 0;
   bool stopping_ WEFT_GUARDED_BY(mutex_) = false;

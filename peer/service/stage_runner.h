@@ -32,7 +32,8 @@ class StageRunner {
       const;  // each in flight of the program that the stage is for: training, if it does
 
   // What a task reads: the tensors received for its segment, by the index of their end in
-  // StageProgram::receives (of a pass: by edge), and the microbatch of data, by the name of the graph's input.
+  // StageProgram::receives (of a pass: by edge), and the microbatch of data, by the name of the graph's
+  // input.
   struct Inputs {
     std::vector<std::pair<uint32_t, dag::Tensor>> received;
     std::map<std::string, dag::Tensor> data;

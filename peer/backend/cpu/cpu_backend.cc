@@ -66,8 +66,7 @@ class CpuBackend final : public Backend {
     return "cpu oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
            std::to_string(version->patch) + " isa=" + std::string(to_string(dnnl::get_effective_cpu_isa())) +
            " loops=" + loops_.isa + " kernels=" + std::to_string(kKernels) +
-           (kFlushesSubnormals ? " flush-subnormals" : "") +
-           (own_convolutions_ ? " own-convolutions" : "");
+           (kFlushesSubnormals ? " flush-subnormals" : "") + (own_convolutions_ ? " own-convolutions" : "");
   }
 
   BackendTraits traits() const override {

@@ -25,8 +25,7 @@ struct Slices {
         wide(indices.spec.dtype == dag::DType::I64) {}
 
   int64_t position(const std::byte* indices, int64_t i) const {
-    return wide ? reinterpret_cast<const int64_t*>(indices)[i]
-                : reinterpret_cast<const int32_t*>(indices)[i];
+    return wide ? reinterpret_cast<const int64_t*>(indices)[i] : reinterpret_cast<const int32_t*>(indices)[i];
   }
   // In [0, size), or -1 for an index that is nowhere.
   int64_t index(const std::byte* indices, int64_t i) const {

@@ -7,7 +7,7 @@
 namespace weft::peer::cpu {
 
 KernelResult make_elements(const KernelRequest& request);  // elements.cc
-KernelResult make_gather(const KernelRequest& request);  // gather.cc
+KernelResult make_gather(const KernelRequest& request);    // gather.cc
 KernelResult make_cache_write(const KernelRequest& request);
 
 namespace {

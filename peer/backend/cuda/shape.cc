@@ -8,8 +8,8 @@
 
 namespace weft::peer::cuda {
 
-KernelResult make_gather(const KernelRequest& request);    // gather.cc
-KernelResult make_elements(const KernelRequest& request);  // gather.cc
+KernelResult make_gather(const KernelRequest& request);      // gather.cc
+KernelResult make_elements(const KernelRequest& request);    // gather.cc
 KernelResult make_slice_grad(const KernelRequest& request);  // placed.cc
 KernelResult make_pad(const KernelRequest& request);         // placed.cc
 KernelResult make_pad_grad(const KernelRequest& request);    // placed.cc

@@ -56,8 +56,7 @@ double normal(const Draws& draws, uint64_t place) {
 
 void run_draws(const Call& call) {
   RefValue& y = call.out();
-  const bool by_sample =
-      !y.spec.shape.empty() && y.spec.shape[0] == static_cast<int64_t>(samples_of(call));
+  const bool by_sample = !y.spec.shape.empty() && y.spec.shape[0] == static_cast<int64_t>(samples_of(call));
   const auto count = static_cast<uint64_t>(y.count());
   const uint64_t first =
       by_sample ? static_cast<uint64_t>(call.context.sample_position) * (count / samples_of(call)) : 0;

@@ -161,7 +161,8 @@ void add_binary_loops(LoopTable& table) {
   e[kEqualB] = zip<Equal, uint8_t, uint8_t>;
   add_integers<int32_t>(e + kNegI32);
   add_integers<int64_t>(e + kNegI64);
-  e[kWhere1] = where<uint8_t>, e[kWhere2] = where<uint16_t>, e[kWhere4] = where<uint32_t>, e[kWhere8] = where<uint64_t>;
+  e[kWhere1] = where<uint8_t>, e[kWhere2] = where<uint16_t>, e[kWhere4] = where<uint32_t>,
+  e[kWhere8] = where<uint64_t>;
 }
 
 }  // namespace weft::peer::cpu::WEFT_ISA

@@ -7,7 +7,9 @@
 namespace weft::peer::cpu::WEFT_ISA {
 namespace {
 
-constexpr int64_t kRows = kLanes == 16 ? 14 : kLanes == 8 ? 6 : 4;  // 28 sums of 32 registers, 12 of 16, 8 of 16
+constexpr int64_t kRows = kLanes == 16  ? 14
+                          : kLanes == 8 ? 6
+                                        : 4;  // 28 sums of 32 registers, 12 of 16, 8 of 16
 constexpr int64_t kColumns = 2 * kLanes;
 
 // c[kRows, kColumns] (+)= sliver of a [depth, kRows] times sliver of b [depth, kColumns]
@@ -81,7 +83,9 @@ WEFT_LOOP_INLINE Vector odd_quarters(Vector a, Vector b) {
 }
 #elif defined(__AVX2__)
 constexpr int64_t kBlock = 8;
-WEFT_LOOP_INLINE Vector low(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13); }
+WEFT_LOOP_INLINE Vector low(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+}
 WEFT_LOOP_INLINE Vector high(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
 }
@@ -98,14 +102,16 @@ constexpr int64_t kBlock = 0;
 #if defined(__AVX2__)
 // quads[c]: element c, 4 + c, ... of each of four lines, side by side.
 WEFT_LOOP_INLINE void quads_of(const float* lines, int64_t stride, Vector* quads) {
-  const Vector a = load(lines), b = load(lines + stride), c = load(lines + 2 * stride), d = load(lines + 3 * stride);
+  const Vector a = load(lines), b = load(lines + stride), c = load(lines + 2 * stride),
+               d = load(lines + 3 * stride);
   const Vector ab_low = low(a, b), ab_high = high(a, b), cd_low = low(c, d), cd_high = high(c, d);
   quads[0] = low_pairs(ab_low, cd_low);
   quads[1] = high_pairs(ab_low, cd_low);
   quads[2] = low_pairs(ab_high, cd_high);
   quads[3] = high_pairs(ab_high, cd_high);
 }
-WEFT_LOOP_INLINE void transpose_block(const float* source, int64_t stride, float* target, int64_t target_stride) {
+WEFT_LOOP_INLINE void transpose_block(const float* source, int64_t stride, float* target,
+                                      int64_t target_stride) {
   Vector quads[kBlock / 4][4];
 #pragma GCC unroll 4
   for (int64_t g = 0; g < kBlock / 4; ++g) quads_of(source + 4 * g * stride, stride, quads[g]);
@@ -123,7 +129,8 @@ WEFT_LOOP_INLINE void transpose_block(const float* source, int64_t stride, float
     store(to + 12 * target_stride, odd_quarters(odd_first, odd_last));
 #else
     store(to, __builtin_shufflevector(quads[0][c], quads[1][c], 0, 1, 2, 3, 8, 9, 10, 11));
-    store(to + 4 * target_stride, __builtin_shufflevector(quads[0][c], quads[1][c], 4, 5, 6, 7, 12, 13, 14, 15));
+    store(to + 4 * target_stride,
+          __builtin_shufflevector(quads[0][c], quads[1][c], 4, 5, 6, 7, 12, 13, 14, 15));
 #endif
   }
 }
@@ -150,7 +157,8 @@ WEFT_LOOP_INLINE void pack_sliver(const float* source, int64_t across, int64_t a
     for (; i + kBlock <= width; i += kBlock) {
       const float* lines = source + i * across;
       int64_t p = 0;
-      for (; p + kBlock <= depth; p += kBlock) transpose_block(lines + p, across, target + p * Width + i, Width);
+      for (; p + kBlock <= depth; p += kBlock)
+        transpose_block(lines + p, across, target + p * Width + i, Width);
       for (; p < depth; ++p)
         for (int64_t j = 0; j < kBlock; ++j) target[p * Width + i + j] = lines[j * across + p];
     }
