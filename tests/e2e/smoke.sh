@@ -246,7 +246,8 @@ FORM
 row copies 1 env LINKS=assume DEVICE=null:gtx1080ti MODEL=tiny ROUNDS=1 bench/copies.sh 1Gbit 1 none <<'FORM'
 1Gbit, policy none, .*: @ steps/s without copies, @ with: .* @%; @ MB/s to the broker, .* @ steps back
 FORM
-row serve-ring 6 bench/serve_ring.py --smoke <<'FORM'
+row serve-ring 7 bench/serve_ring.py --smoke <<'FORM'
+draft +@ ms @ tokens/s with @ right, @ measured: @ of the bound @, @ times by way of the client
 bound +@ ms  C @ ms, L @ ms: @ tokens/s
 (stage|client, computed) +@ ms @ tokens/s
 streams +@ ms +[14]: @ ms a token, first after @ ms, @ tokens/s.*, predicted @, @ of the (bound|stage)
