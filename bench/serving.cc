@@ -8,6 +8,7 @@
 //                                    between tokens of the others, without it and with it
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -86,7 +87,7 @@ class Bench {
   }
   static double at(std::vector<double> values, double part) {
     std::sort(values.begin(), values.end());
-    return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+    return values[static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
   }
   std::vector<int64_t> random_tokens(int64_t count) {
     std::vector<int64_t> tokens;

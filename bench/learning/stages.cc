@@ -179,7 +179,7 @@ Result<Tensor> Stages::carry(const peer::MicrobatchKey& key, uint32_t e, const T
   return peer::decode_tensor(header, payload, seed_);
 }
 
-Result<Stages::Numbers> Stages::run(const peer::MicrobatchKey& key, std::map<std::string, Tensor> data,
+Result<Stages::Numbers> Stages::run(const peer::MicrobatchKey& key, const std::map<std::string, Tensor>& data,
                                     bool dense) {
   const Program& program = programs_.at(key.program);
   std::vector<std::optional<Tensor>> carried(program.edges.size());
@@ -256,7 +256,7 @@ Result<double> Stages::evaluate(uint64_t step, bool dense) {
       std::fill_n(mask.mutable_as<float>().begin(), microbatch.valid_count, 1.0f);
       data[std::string(dag::kMaskInput)] = std::move(mask);
     }
-    WEFT_TRY(Numbers numbers, run({ProgramKind::Evaluate, step, m}, std::move(data), dense));
+    WEFT_TRY(Numbers numbers, run({ProgramKind::Evaluate, step, m}, data, dense));
     if (!masked) {
       numbers.loss.at(0) *= microbatch.valid_count;
       numbers.counted = {static_cast<double>(microbatch.valid_count)};

@@ -66,7 +66,8 @@ class Stages {
   Status add_program(proto::ProgramKind kind, const train::Prepared& prepared, const dag::Lowered& lowered,
                      const std::vector<uint32_t>& stage_of_op, std::span<const plan::LinkCodec> codecs,
                      std::vector<proto::AssignStage>& stages);
-  Result<Numbers> run(const peer::MicrobatchKey& key, std::map<std::string, dag::Tensor> data, bool dense);
+  Result<Numbers> run(const peer::MicrobatchKey& key, const std::map<std::string, dag::Tensor>& data,
+                      bool dense);
   Result<dag::Tensor> carry(const peer::MicrobatchKey& key, uint32_t edge, const dag::Tensor& tensor,
                             bool dense);
   Status update(uint64_t step);

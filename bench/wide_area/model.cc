@@ -61,9 +61,9 @@ class Builder {
     const auto outputs = graph_.add_all(
         OpKind::BatchNorm, {x, weight(name + ".weight", {channels}), weight(name + ".bias", {channels})},
         {{Attr::Epsilon, 1e-5}});
-    const char* const kStatistics[] = {".running_mean", ".running_var"};
+    const char* const endings[] = {".running_mean", ".running_var"};
     for (size_t i = 0; i < 2; ++i) {
-      const std::string statistic = name + kStatistics[i];
+      const std::string statistic = name + endings[i];
       const ValueId running =
           graph_.initializer(statistic, {DType::F32, {channels}}, InitializerRole::RunningStatistic);
       const ValueId kept = add(OpKind::Mul, {running, graph_.scalar(DType::F32, 0.9)});
