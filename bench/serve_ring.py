@@ -122,6 +122,16 @@ class Cluster:
     def events(self, *arguments):
         return [json.loads(line) for line in self.weft(*arguments, "--format", "json").splitlines()]
 
+    def start_over(self, network, device, links):
+        """A broker, and a peer of each of the network's lines, which are emulated."""
+        lines = self.path("lines.yaml")
+        with open(lines, "w") as file:
+            file.write(network.cluster_file())
+        self.start_broker("--links", links)
+        for name, region in network.peers.items():
+            self.start_peer(name, "--device", device, "--emulate", lines, "--region", region, "--as", name)
+        self.wait_for_peers(len(network.peers), links == "measure")
+
     def wait_for_peers(self, count, links):
         def are_there():
             return sum(event.get("state") == "pool" for event in self.events("peers")) >= count
@@ -291,14 +301,7 @@ def limits(network, stages):
 
 def wide_area(options, network):
     with Cluster() as cluster:
-        lines = cluster.path("lines.yaml")
-        with open(lines, "w") as file:
-            file.write(network.cluster_file())
-        cluster.start_broker("--links", options.links)
-        for name, region in network.peers.items():
-            cluster.start_peer(name, "--device", f"null:rtx3080/{options.slower}", "--emulate", lines, "--region", region,
-                               "--as", name)
-        cluster.wait_for_peers(len(network.peers), options.links == "measure")
+        cluster.start_over(network, f"null:rtx3080/{options.slower}", options.links)
         job = write_job(cluster, STAGES, max(options.streams))
         # Before it is submitted, for its peers are free then.
         plans = {n: cluster.events("plan", job, "--live", "--set", f"serve.sequences_max={n}")[0]
@@ -336,13 +339,7 @@ def with_a_draft(options, network):
     """A model and a small one that guesses for it, on peers that compute, over the emulated links."""
     model, small = (os.path.abspath(path) for path in options.guessed)
     with Cluster() as cluster:
-        lines = cluster.path("lines.yaml")
-        with open(lines, "w") as file:
-            file.write(network.cluster_file())
-        cluster.start_broker("--links", options.links)
-        for name, region in network.peers.items():
-            cluster.start_peer(name, "--device", "cpu:1", "--emulate", lines, "--region", region, "--as", name)
-        cluster.wait_for_peers(len(network.peers), options.links == "measure")
+        cluster.start_over(network, "cpu:1", options.links)
         for draft in ("none", "ngram", small):
             cluster.serve(write_job(cluster, STAGES, 1, model, draft))
             for temperature in (0, 0.8):

@@ -112,13 +112,16 @@ Result<ServedDecoder> open_decoder(const configs::Job& job, const onnx::OnnxMode
   return ServedDecoder{std::move(*decoder), std::move(*parts)};
 }
 
+int64_t draft_context(const onnx::OnnxModel& draft, int64_t served) {
+  return onnx::find_decoder(draft, std::nullopt) ? 0 : served;
+}
+
 Result<std::shared_ptr<const ServedDecoder>> open_draft(const configs::Job& job, const onnx::OnnxModel& draft,
                                                         const ServedDecoder& served) {
   const auto refuse = [&](const Error& error) {
     return fail(job.error(error.code, "serve.draft", error.message));
   };
-  const bool has_length = onnx::find_decoder(draft, std::nullopt).has_value();
-  auto decoder = import_decoder(draft, has_length ? 0 : served.parts->context(), "`serve.context`");
+  auto decoder = import_decoder(draft, draft_context(draft, served.parts->context()), "`serve.context`");
   if (!decoder) return refuse(decoder.error());
   auto parts = derive_decoder(*decoder, draft);
   if (!parts) return refuse(parts.error().within("no caches can be made of this model"));

@@ -46,6 +46,10 @@ Result<ServedDecoder> open_decoder(const configs::Job& job, const onnx::OnnxMode
 Result<std::shared_ptr<const ServedDecoder>> open_draft(const configs::Job& job, const onnx::OnnxModel& draft,
                                                         const ServedDecoder& served);
 
+// The length of a model that guesses for one of `served` positions, as import_decoder takes it: what it
+// fixes, else that one's.
+int64_t draft_context(const onnx::OnnxModel& draft, int64_t served);
+
 // What text a served model speaks, as a file beside it says where the job does not.
 struct DecoderText {
   std::filesystem::path tokenizer;  // empty: bytes

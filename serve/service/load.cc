@@ -72,10 +72,7 @@ std::string fingerprint_of(const train::DecoderModel& imported, const peer::Back
   return "weft-" + hash.hex().substr(0, 16) + "-dense";
 }
 
-}  // namespace
-
-Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backend) {
-  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
+Result<LoadedModel> load(const onnx::OnnxModel& model, const LoadOptions& options, peer::Backend& backend) {
   auto imported = train::import_decoder(model, options.context, "--context N");
   if (!imported) return fail(imported.error().within(options.model.string()));
   LoadedModel loaded;
@@ -95,15 +92,23 @@ Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backen
   return loaded;
 }
 
+}  // namespace
+
+Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backend) {
+  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
+  return load(model, options, backend);
+}
+
 Result<std::shared_ptr<Draft>> load_draft(const std::string& draft, const LoadedModel& model,
                                           peer::Backend& backend) {
   if (draft.empty() || draft == "none") return nullptr;
   if (draft == "ngram") return std::make_shared<NgramDraft>();
   LoadOptions options;
   options.model = draft;
-  options.context = model.decoder->context();
   options.needs_tokenizer = false;
-  WEFT_TRY(LoadedModel loaded, load_model(options, backend));
+  WEFT_TRY(const onnx::OnnxModel file, onnx::read_model(draft));
+  options.context = train::draft_context(file, model.decoder->context());
+  WEFT_TRY(LoadedModel loaded, load(file, options, backend));
   const int64_t has = loaded.decoder->vocabulary(), wanted = model.decoder->vocabulary();
   if (has != wanted)
     return fail(ErrorCode::InvalidArgument, draft + " has " + std::to_string(has) + " tokens, the model " +
