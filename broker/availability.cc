@@ -17,6 +17,41 @@ std::string describe_lack(const proto::DeviceReport& device, dag::Arithmetic wan
   return text;
 }
 
+// A device does the tasks of two jobs in turn; how much either has is not known beforehand. Whoever is idle is
+// the better choice.
+constexpr double kTimesShared = 2;
+
+// What stages of other jobs leave of the device; without a limit it has none afterwards, either.
+proto::DeviceReport left_of(const Peer& peer, proto::JobNumber job) {
+  proto::DeviceReport left = peer.device;
+  const bool is_limited = left.memory.value > 0, is_apart = left.host_memory.value > 0;
+  for (const auto& [number, stage] : peer.stages) {
+    if (number == job || !stage.memory || !is_limited) continue;
+    (is_apart ? left.host_memory : left.memory).value -= stage.memory->copies;
+    left.memory.value -= stage.memory->programs;
+  }
+  return left;
+}
+
+bool is_without(const proto::DeviceReport& left, const proto::DeviceReport& device) {
+  return (device.memory.value > 0 && left.memory.value <= 0) ||
+         (device.host_memory.value > 0 && left.host_memory.value <= 0);
+}
+
+// By another job's stage, or by its own.
+std::optional<proto::JobNumber> taken_by(const Peer& peer, const Job& job, bool own) {
+  size_t others = 0;
+  for (const auto& [number, stage] : peer.stages) {
+    if (number == job.number()) {
+      if (!own) return number;
+      continue;
+    }
+    if (++others >= peer.device.stages || stage.serves == job.serves() || !stage.memory) return number;
+  }
+  if (others > 0 && is_without(left_of(peer, job.number()), peer.device)) return peer.stages.begin()->first;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> Availability::why_not(const Peer& peer, const Job& job, bool own) const {
@@ -33,9 +68,8 @@ std::optional<std::string> Availability::why_not(const Peer& peer, const Job& jo
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
   if (peer.device_lost) return "has lost its device";
   if (peer.draining) return "is leaving";
-  if (peer.serving && !(own && peer.serving == job.number()))
-    return "works on job " + std::to_string(*peer.serving);
-  if (!peer.serving && pool_.is_left_out(peer)) return "is left out for a while: it failed stage after stage";
+  if (const auto other = taken_by(peer, job, own)) return "works on job " + std::to_string(*other);
+  if (!peer.works_on(job.number()) && pool_.is_left_out(peer)) return "is left out for a while: it failed stage after stage";
   return std::nullopt;
 }
 
@@ -57,8 +91,9 @@ std::vector<Candidate> Availability::of(const Job& job, bool own) const {
   const std::map<std::string, double> usual = pool_.usual_times();
   for (const auto& [id, peer] : pool_.peers())
     if (!why_not(peer, job, own)) {
-      free.push_back({id, peer.name, peer.device});
-      slow_down(free.back().device.rates, Pool::times_of(peer, usual));
+      const bool is_shared = peer.stages.size() > (peer.works_on(job.number()) ? 1 : 0);
+      free.push_back({id, peer.name, left_of(peer, job.number())});
+      slow_down(free.back().device.rates, Pool::times_of(peer, usual) * (is_shared ? kTimesShared : 1));
     }
   return free;
 }

@@ -20,9 +20,11 @@ class Availability {
   Availability(const Pool& pool, const StandBys& stand_bys, const Probes& probes)
       : pool_(pool), stand_bys_(stand_bys), probes_(probes) {}
 
-  // Why a peer cannot be had for a job; nothing: it can. With `own`, also one that serves it now.
+  // Why a peer cannot be had for a job; nothing: it can. With `own`, also one that works on it now. One that
+  // works on another job can be had if one of the two serves and the other does not, and the peer holds
+  // several stages (proto::DeviceReport::stages) and has said what the other takes.
   std::optional<std::string> why_not(const Peer& peer, const Job& job, bool own) const;
-  // Those that can, as the planner sees them.
+  // Those that can, as the planner sees them: with the memory that other jobs leave, and slower by them.
   std::vector<Candidate> of(const Job& job, bool own = false) const;
   std::vector<Candidate> to_move(const Job& job) const;
   std::string describe_others(const Job& job) const;

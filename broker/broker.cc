@@ -101,13 +101,17 @@ void Broker::on_drain(Peer& peer) {
   peer.draining = true;
   step_.peers = step_.stand_bys = true;
   step_.log("info peer_drains peer=" + peer.name);
-  if (!peer.serving) return;
-  Job& served = book_.at(*peer.serving);
-  phase::Running* at = served.running();
-  if (at == nullptr) return recovery_.recover(served, "peer " + peer.name + " leaves");
-  at->moving = true;
-  served.move_to.clear();
-  runs_.request_stop(served, /*to_go_on=*/true);
+  for (const proto::JobNumber number : peer.jobs()) {
+    Job& job = book_.at(number);
+    phase::Running* at = job.running();
+    if (at == nullptr) {
+      recovery_.recover(job, "peer " + peer.name + " leaves");
+      continue;
+    }
+    at->moving = true;
+    job.move_to.clear();
+    runs_.request_stop(job, /*to_go_on=*/true);
+  }
 }
 
 void Broker::on_peer_message(Peer& peer, const Received& event) {

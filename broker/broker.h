@@ -96,6 +96,7 @@ class Broker {
   void admit_peer(const Introduced& event);
   void greet(ConnectionId connection, proto::Role role, const std::string& name);
   void on_disconnected(const Disconnected& event);
+  void resume_stages(Peer& peer, const std::vector<Job*>& held, const std::vector<proto::StageHeld>& said);
   void lose_peer(Peer& peer, const std::string& why);
   void disconnect(Peer& peer, ErrorCode code, const std::string& why);
   void forget_gone();

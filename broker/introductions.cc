@@ -36,7 +36,7 @@ void Broker::admit_peer(const Introduced& event) {
   if (!hello.device)
     return step_.refuse(event.connection, ErrorCode::InvalidArgument, "a peer's Hello describes its device");
   Peer& peer = pool_.enter(event.who);
-  Job* held = runs_.job_held(event.who, hello.holding);
+  const std::vector<Job*> held = runs_.jobs_held(event.who, hello.holding);
   if (peer.connection) {
     if (peer.instance != hello.instance &&
         step_.now.monotonic - peer.last_heard < options_.heartbeat_interval * 3 / 2) {
@@ -48,7 +48,7 @@ void Broker::admit_peer(const Introduced& event) {
                           /*retry=*/true);
     }
     const ConnectionId old = *peer.connection;
-    if (held != nullptr) {
+    if (!held.empty()) {
       pool_.disconnect(peer);
     } else {
       lose_peer(peer, "it connected anew from " + event.address);
@@ -78,13 +78,23 @@ void Broker::admit_peer(const Introduced& event) {
   greet(event.connection, Role::Peer, peer.name);
   step_.log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) +
             " address=" + event.address + " device=" + peer.device.device);
-  if (held != nullptr) return runs_.ask_to_resume(*held, peer);
-  if (hello.holding)
-    step_.send(event.connection, proto::ReleaseStage{hello.holding->run, hello.holding->plan_version,
-                                                     "the run goes on without it"});
-  if (peer.serving)
-    recovery_.recover(book_.at(*peer.serving), "peer " + peer.name + " came back without its stage");
-  step_.jobs = true;
+  resume_stages(peer, held, hello.holding);
+}
+
+// `held`: the jobs of those stages that the peer says it holds, and that are its own.
+void Broker::resume_stages(Peer& peer, const std::vector<Job*>& held,
+                           const std::vector<proto::StageHeld>& said) {
+  std::set<proto::JobNumber> resumed;
+  for (Job* job : held) resumed.insert(job->number());
+  for (const proto::StageHeld& stage : said)
+    if (!resumed.contains(stage.run))
+      pool_.send(peer.id,
+                 proto::ReleaseStage{stage.run, stage.plan_version, "the run goes on without it"});
+  for (Job* job : held) runs_.ask_to_resume(*job, peer);
+  for (const proto::JobNumber number : peer.jobs())
+    if (!resumed.contains(number))
+      recovery_.recover(book_.at(number), "peer " + peer.name + " came back without its stage");
+  if (held.empty()) step_.jobs = true;
 }
 
 void Broker::on_disconnected(const Disconnected& event) {
@@ -100,12 +110,13 @@ void Broker::lose_peer(Peer& peer, const std::string& why) {
   probes_.drop(peer.id);
   step_.peers = step_.stand_bys = true;
   step_.log("info peer_lost peer=" + peer.name + " key=" + to_string(peer.id) + " reason=\"" + why + "\"");
-  if (!peer.serving) return;
-  Job& job = book_.at(*peer.serving);
-  // A peer that has yet to resume its stage may be back in time.
-  if (const phase::Running* at = job.running())
-    if (const auto stage = at->crew.stage_of(peer.id); stage && !at->crew.stages[*stage].here) return;
-  recovery_.recover(job, "peer " + peer.name + " is gone (" + why + ")");
+  for (const proto::JobNumber number : peer.jobs()) {
+    Job& job = book_.at(number);
+    // A peer that has yet to resume its stage may be back in time.
+    if (const phase::Running* at = job.running())
+      if (const auto stage = at->crew.stage_of(peer.id); stage && !at->crew.stages[*stage].here) continue;
+    recovery_.recover(job, "peer " + peer.name + " is gone (" + why + ")");
+  }
 }
 
 void Broker::disconnect(Peer& peer, ErrorCode code, const std::string& why) {

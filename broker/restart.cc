@@ -73,7 +73,7 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
   // The peers of runs that go on are known by name before they are back.
   for (const PlannedStage& stage : stored.run->plan->stages) {
     Peer& peer = pool_.enter(stage.peer);
-    peer.serving = job.number();
+    peer.stages.try_emplace(job.number(), StageGiven{.serves = stored.run->plan->serves()});
     if (peer.name.empty()) peer.name = pool_.free_name(name_of_peer(stage.peer, state), stage.peer);
   }
   runs_.resume(job, crew_of(stored.run->plan, pool_), stored);

@@ -180,7 +180,7 @@ void Scheduler::on_planned(const PlanningDone& event) {
   for (const PlannedStage& stage : (*event.plan)->stages) {
     const Peer* peer = pool_.find(stage.peer);
     if (peer == nullptr || availability_.why_not(*peer, job, /*own=*/false))
-      return phases_.wait(job, peer != nullptr && peer->serving ? "another job got one of its peers first"
+      return phases_.wait(job, peer != nullptr && !peer->is_idle() ? "another job got one of its peers first"
                                                                 : "a peer left while the plan was made");
   }
   // The planner may have found that it cannot be the plan before.
@@ -204,7 +204,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     return recovery_.recover(job, gone + " cannot be had by those who need it");
   }
   for (const PlannedStage& stage : plan.stages) {
-    pool_.at(stage.peer).serving = job.number();
+    pool_.at(stage.peer).stages[job.number()] = {.serves = plan.serves()};
     stand_bys_.forget(stage.peer);
   }
   step_.peers = step_.stand_bys = true;
@@ -255,12 +255,15 @@ void Scheduler::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady
   phase::Loading* loading = job.loading();
   if (loading == nullptr) return;
   Crew& crew = loading->crew;
-  const auto in_flight = static_cast<int64_t>(crew.plan->stages[stage].assignment->microbatches_in_flight);
   crew.stages[stage].ready = true;
-  // And a copy of its state, which may lie in the same memory.
-  crew.stages[stage].memory =
-      ready.persistent.value + in_flight * ready.microbatch.value + crew.copied_bytes[stage];
+  keep_memory(pool_, job, stage, ready.persistent, ready.microbatch);
+  const bool may_have_more = pool_.at(crew.plan->stages[stage].peer).device.stages > 1;
   if (crew.all_ready()) runs_.start(job);
+  if (!may_have_more) return;
+  // Beside it there may be room for a job that waits.
+  for (auto& [number, other] : book_.jobs())
+    if (phase::Waiting* waiting = other.waiting()) waiting->infeasible_with = 0;
+  step_.jobs = true;
 }
 
 }  // namespace weft::broker

@@ -169,12 +169,21 @@ Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& de
   return offered;
 }
 
+// How many stages the peer holds at once.
+Result<uint32_t> parse_jobs(const std::string& text) {
+  if (text.empty() || text == "2") return 2;
+  if (text == "1") return 1;
+  return fail(ErrorCode::InvalidArgument,
+              "--jobs: '" + text + "' is neither 1 nor 2: one that trains, and one that serves beside it");
+}
+
 Result<int> run_join(const JoinOptions& options) {
   peer::PeerServiceOptions service;
   WEFT_TRY(service.broker, net::parse_endpoint(options.broker));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
   WEFT_TRY(const Device device, parse_device(options.devices.front()));
   WEFT_TRY(const OfferedMemory offered, parse_offered(options, device));
+  WEFT_TRY(const uint32_t jobs, parse_jobs(options.jobs));
   WEFT_TRY_STATUS(set_listen(options, service));
   WEFT_TRY(const Caps caps, parse_caps(options));
   std::optional<Schedule> hours;
@@ -218,6 +227,7 @@ Result<int> run_join(const JoinOptions& options) {
   WEFT_TRY(proto::DeviceReport report, std::move(described));
   report.region = options.region;
   report.owner = options.owner;
+  report.stages = jobs;
   service.memory_free = [offered = report.memory, own = device.cuda.has_value()] {
     return own ? offered
                : std::min(offered, available_memory());  // memory of its own: no other process takes it
@@ -303,6 +313,7 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     pass("--download", options.download);
     pass("--disk", options.disk);
     pass("--schedule", options.schedule);
+    pass("--jobs", options.jobs);
     if (options.dials_private) arguments.push_back("--dial-private");
     pass("--emulate", options.emulate);
     pass("--region", options.region);
@@ -367,6 +378,9 @@ void add_join(CommandLine program, Command& chosen) {
   command.option("--schedule", options->schedule,
                  "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "
                  "22:00-07:00, sat-sun 00:00-24:00\"; outside of them it hands its work over and waits");
+  command.option("--jobs", options->jobs,
+                 "jobs that this peer works on at once: with 2 one that serves may stand beside one that "
+                 "trains, where the memory offered has room for both, and they take turns; default: 2");
   command.flag("--dial-private", options->dials_private,
                "dial other peers at addresses of private networks also where the broker is not in one: for "
                "machines of one network that join a broker elsewhere");

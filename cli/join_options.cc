@@ -50,7 +50,8 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
                                   {"upload", &options.upload},
                                   {"download", &options.download},
                                   {"disk", &options.disk},
-                                  {"schedule", &options.schedule}})
+                                  {"schedule", &options.schedule},
+                                  {"jobs", &options.jobs}})
     take(key, *into);
   take_path("data_dir", options.data_dir);
   take_path("emulate", options.emulate);

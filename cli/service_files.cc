@@ -37,6 +37,9 @@ device: {2}
 # When it works. Outside of these hours the peer hands its work over and waits.
 # schedule: "mon-fri 20:00-08:00, sat-sun 00:00-24:00"
 
+# Jobs that it works on at once: with 2, the default, one that serves may stand beside one that trains.
+# jobs: 1
+
 # How much may be kept on the disk: kernels that were compiled for a GPU.
 # disk: 1GiB
 

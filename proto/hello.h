@@ -19,7 +19,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 11;
+inline constexpr uint32_t kProtocolMinor = 12;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -40,6 +40,8 @@ inline constexpr uint32_t kProtocolMinorOfServing = 10;
 // The first whose peers compute a model that guesses beside the one they serve; others get no stage of a job
 // that has one. They leave out other guesses, which changes no text.
 inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
+// From 12 on peers say how many stages they hold at once, which ones they still hold when they come back, and
+// what a resumed one takes. Others hold one.
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -73,6 +75,9 @@ struct DeviceClass {
   bool operator==(const DeviceClass&) const = default;
 };
 
+// A stage that trains and one that serves; the rest is for peers to come.
+inline constexpr uint32_t kStagesHeldMax = 16;
+
 // What a peer says of itself. Rates are measured by the peer, or its catalogue's for a null device.
 struct DeviceReport {
   std::string device{};  // "cpu:2", "null:rtx3080"
@@ -88,6 +93,7 @@ struct DeviceReport {
   std::string owner{};                   // whose it says it is; empty: nobody's who has another
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
   std::vector<dag::Arithmetic> arithmetic{dag::Arithmetic::F32};  // that it has; never empty
+  uint32_t stages = 1;  // of different runs, that it holds at once: 1 to kStagesHeldMax
 
   bool has(dag::Arithmetic wanted) const {
     return std::find(arithmetic.begin(), arithmetic.end(), wanted) != arithmetic.end();
@@ -95,7 +101,7 @@ struct DeviceReport {
   DeviceClass device_class() const { return {traits, fingerprint}; }
 };
 
-// The stage that a peer still runs when it comes back to its broker.
+// A stage that a peer still runs when it comes back to its broker.
 struct StageHeld {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
@@ -112,7 +118,7 @@ struct Hello {
   std::string name{};                    // for people; peers only
   std::optional<DeviceReport> device{};  // Role::Peer
   uint64_t instance = 0;  // drawn at each start of a peer: tells its next connection from a second process
-  std::optional<StageHeld> holding{};  // Role::Peer
+  std::vector<StageHeld> holding{};  // Role::Peer; each of another run, at most kStagesHeldMax
 };
 struct HelloAck {
   uint32_t major = kProtocolMajor;

@@ -90,9 +90,21 @@ void Runs::request_stop(Job& job, bool to_go_on) {
 
 // ---- what stages say
 
+// A copy of its state may lie in the same memory.
+void keep_memory(Pool& pool, Job& job, uint32_t stage, Bytes persistent, Bytes microbatch) {
+  Crew& crew = *job.crew();
+  const PlannedStage& planned = crew.plan->stages[stage];
+  const StageGiven::Taken taken{
+      .programs = persistent.value +
+                  static_cast<int64_t>(planned.assignment->microbatches_in_flight) * microbatch.value,
+      .copies = crew.copied_bytes[stage]};
+  crew.stages[stage].memory = taken.programs + taken.copies;
+  pool.at(planned.peer).stages.at(job.number()).memory = taken;
+}
+
 std::optional<Runs::Place> Runs::place_of(const Peer& peer, proto::JobNumber run,
                                           proto::PlanVersion version) {
-  Job* job = peer.serving == run ? book_.find(run) : nullptr;
+  Job* job = peer.works_on(run) ? book_.find(run) : nullptr;
   const Crew* crew = job != nullptr && job->plan_version == version ? job->crew() : nullptr;
   const auto stage = crew != nullptr ? crew->stage_of(peer.id) : std::nullopt;
   if (!stage || (job->running() != nullptr && job->running()->over)) {
@@ -138,6 +150,8 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
     return fail(ErrorCode::InvalidArgument, "it resumes a stage that it was not asked to resume");
   StageAtWork& stage = at->crew.stages[place->stage];
   stage.here = step_.served = true;
+  if (resumed.persistent.value > 0)
+    keep_memory(pool_, *place->job, place->stage, resumed.persistent, resumed.microbatch);
   WEFT_TRY_STATUS(tell(*place->job, [&](Run& run, Instant now) {
     return run.on_resumed(now, place->stage, resumed.last_sequence);
   }));
@@ -156,13 +170,18 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   return {};
 }
 
-Job* Runs::job_held(const PeerId& peer, const std::optional<proto::StageHeld>& held) {
-  Job* job = held ? book_.find(held->run) : nullptr;
-  phase::Running* at = job != nullptr ? job->running() : nullptr;
-  if (at == nullptr || at->over || job->plan_version != held->plan_version) return nullptr;
-  const PlannedRun& plan = *at->crew.plan;
-  const auto seat = plan.find(held->seat);
-  return seat && plan.stages[*seat].peer == peer ? job : nullptr;
+std::vector<Job*> Runs::jobs_held(const PeerId& peer, const std::vector<proto::StageHeld>& held) {
+  std::vector<Job*> jobs;
+  for (const proto::StageHeld& each : held) {
+    Job* job = book_.find(each.run);
+    const phase::Running* at = job != nullptr ? job->running() : nullptr;
+    if (at == nullptr || at->over || job->plan_version != each.plan_version) continue;
+    const PlannedRun& plan = *at->crew.plan;
+    const auto seat = plan.find(each.seat);
+    const bool is_new = std::find(jobs.begin(), jobs.end(), job) == jobs.end();
+    if (seat && plan.stages[*seat].peer == peer && is_new) jobs.push_back(job);
+  }
+  return jobs;
 }
 
 void Runs::ask_to_resume(Job& job, Peer& peer) {
@@ -170,7 +189,7 @@ void Runs::ask_to_resume(Job& job, Peer& peer) {
   step_.served = true;
   if (!at.away_since) at.away_since = step_.now.monotonic;
   if (const auto stage = at.crew.stage_of(peer.id)) at.crew.stages[*stage].here = false;
-  peer.serving = job.number();
+  peer.stages.try_emplace(job.number(), StageGiven{.serves = job.serves()});
   pool_.send(peer.id, proto::ResumeStage{job.number(), job.plan_version});
 }
 
@@ -233,7 +252,7 @@ void Runs::check_progress() {
 }
 
 std::optional<SlowStage> Runs::on_work(Peer& peer, const proto::StageWork& work) {
-  Job* job = peer.serving == work.run ? book_.find(work.run) : nullptr;
+  Job* job = peer.works_on(work.run) ? book_.find(work.run) : nullptr;
   const phase::Running* at =
       job != nullptr && job->plan_version == work.plan_version ? job->running() : nullptr;
   if (at == nullptr || at->over || !at->run->training()) return std::nullopt;

@@ -31,6 +31,9 @@ struct Verdict {
   std::optional<Divergence> divergence{};
 };
 
+// What a stage takes of its peer, as that has said: what others may have beside it.
+void keep_memory(Pool& pool, Job& job, uint32_t stage, Bytes persistent, Bytes microbatch);
+
 class Runs {
  public:
   Runs(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book)
@@ -64,8 +67,8 @@ class Runs {
   // `blobs_missing`: as of Received.
   Status on_report(Peer& peer, const proto::Message& message, uint32_t blobs_missing);
   Status on_stage_resumed(Peer& peer, const proto::StageResumed& resumed);
-  // Whether the peer holds a stage of a run that goes on.
-  Job* job_held(const PeerId& peer, const std::optional<proto::StageHeld>& held);
+  // Those of the stages that the peer holds still whose runs go on with it.
+  std::vector<Job*> jobs_held(const PeerId& peer, const std::vector<proto::StageHeld>& held);
   void ask_to_resume(Job& job, Peer& peer);
   void on_relay_waiting(const proto::Secret& ticket);
 

@@ -27,6 +27,11 @@ std::optional<SlowStage> SlowStages::on_work(Job& job, Peer& peer, const proto::
   if (!is_new) return std::nullopt;
   if (*is_new) at.computed_at = step_.now.monotonic;
   if (!seat.work.is_whole(options_)) return std::nullopt;
+  // Beside another job's stage it is not the device that is slow.
+  if (peer.stages.size() > 1) {
+    seat.work.end(0);
+    return std::nullopt;
+  }
   std::vector<double> others;
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s) {
     if (!at.crew.stages[s].work.has_said()) return std::nullopt;

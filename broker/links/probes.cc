@@ -31,7 +31,7 @@ bool Probes::may_probe(const Peer& peer) const {
 std::vector<PeerId> Probes::idle_peers() const {
   std::vector<PeerId> idle;
   for (const auto& [id, peer] : pool_.peers())
-    if (may_probe(peer) && !peer.serving && !stand_bys_.is_fetching(id)) idle.push_back(id);
+    if (may_probe(peer) && peer.is_idle() && !stand_bys_.is_fetching(id)) idle.push_back(id);
   return idle;
 }
 
@@ -160,7 +160,7 @@ void Probes::on_relay_waiting(const proto::Secret& ticket) {
 
 // What came of a step over a link that somebody has measured: what goes on otherwise than that is believed.
 void Probes::observe(const Peer& peer, const proto::StepReport& report) {
-  if (!options_.measures_links || !report.updated || peer.serving != report.run) return;
+  if (!options_.measures_links || !report.updated || !peer.works_on(report.run)) return;
   const Job* job = book_.find(report.run);
   const Crew* crew = job != nullptr ? job->crew() : nullptr;
   for (const proto::LinkUse& use : report.links) {

@@ -81,7 +81,7 @@ void StandBys::update() {
   step_.stand_bys = false;
   std::map<PeerId, int64_t> free;
   for (const auto& [id, peer] : pool_.peers())
-    if (peer.connection && !peer.serving && !peer.draining && !pool_.is_left_out(peer))
+    if (peer.connection && peer.is_idle() && !peer.draining && !pool_.is_left_out(peer))
       free[id] = peer.device.memory.value;
   std::map<PeerId, std::set<proto::JobNumber>> wanted;
   for (auto& [number, job] : book_.jobs()) deal(job, free, wanted);
@@ -150,8 +150,8 @@ void StandBys::let_go(const std::map<PeerId, std::set<proto::JobNumber>>& wanted
       if (is_wanted != wanted.end() && is_wanted->second.contains(entry.first)) return false;
       const Job* job = book_.find(entry.first);
       const bool between = job != nullptr && job->running() == nullptr && !job->has_ended();
-      if (between && (!peer.serving || peer.serving == entry.first)) return false;
-      if (!peer.serving) pool_.send(holder, proto::StandBy{.run = entry.first});
+      if (between && (peer.is_idle() || peer.works_on(entry.first))) return false;
+      if (peer.is_idle()) pool_.send(holder, proto::StandBy{.run = entry.first});
       return true;
     });
   }
@@ -238,7 +238,7 @@ void StandBys::find_holders(Job& job) {
     for (const auto& [id, peer] : pool_.peers()) {
       if (!peer.connection || peer.device_lost) continue;
       const Standing* standing = find(id, job.number());
-      const bool stands_by = !peer.serving && standing != nullptr && standing->holds(stage, step);
+      const bool stands_by = peer.is_idle() && standing != nullptr && standing->holds(stage, step);
       if (id == own || stands_by) holders.push_back(id);
     }
     return holders;

@@ -12,6 +12,13 @@ constexpr double kTimesMin = 0.5, kTimesMax = 50;
 
 std::string_view host_of(std::string_view address) { return address.substr(0, address.rfind(':')); }
 
+std::vector<proto::JobNumber> Peer::jobs() const {
+  std::vector<proto::JobNumber> jobs;
+  jobs.reserve(stages.size());
+  for (const auto& [job, stage] : stages) jobs.push_back(job);
+  return jobs;
+}
+
 Peer* Pool::find(const PeerId& id) {
   const auto at = peers_.find(id);
   return at == peers_.end() ? nullptr : &at->second;
@@ -56,7 +63,7 @@ std::vector<PeerId> Pool::forget_gone(const std::function<bool(const PeerId&)>& 
   if (gone <= options_.gone_max) return {};
   std::vector<std::pair<Instant, PeerId>> since;
   for (const auto& [id, peer] : peers_)
-    if (!peer.connection && !peer.serving && !is_banned(id) && !is_needed(id))
+    if (!peer.connection && peer.is_idle() && !is_banned(id) && !is_needed(id))
       since.emplace_back(peer.last_heard, id);
   std::sort(since.begin(), since.end());
   since.resize(std::min(since.size(), gone - options_.gone_max));
@@ -90,8 +97,7 @@ std::string Pool::free_name(const std::string& wanted, const PeerId& id) const {
 }
 
 void Pool::release(proto::JobNumber job) {
-  for (auto& [id, peer] : peers_)
-    if (peer.serving == job) peer.serving.reset();
+  for (auto& [id, peer] : peers_) peer.stages.erase(job);
 }
 
 bool Pool::failed_stage(Peer& peer) {
@@ -174,10 +180,10 @@ proto::PeerStatus Pool::status_of(const Peer& peer) const {
     status.state = "suspect";
   else if (peer.draining)
     status.state = "draining";
-  else if (is_left_out(peer) && !peer.serving)
+  else if (is_left_out(peer) && peer.is_idle())
     status.state = "left out";
   else
-    status.state = peer.serving ? "active" : "pool";
+    status.state = peer.is_idle() ? "pool" : "active";
   return status;
 }
 

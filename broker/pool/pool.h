@@ -17,6 +17,16 @@
 
 namespace weft::broker {
 
+// A stage that a peer was given.
+struct StageGiven {
+  bool serves = false;  // else it trains, evaluates or predicts
+  // What it takes: of the device, and for copies of the host. Nothing: it has yet to say.
+  struct Taken {
+    int64_t programs = 0, copies = 0;
+  };
+  std::optional<Taken> memory{};
+};
+
 struct Peer {
   PeerId id{};
   std::string name{};
@@ -30,11 +40,15 @@ struct Peer {
   bool draining = false;
   bool device_lost = false;  // it said so: it goes, and with it what it holds
   bool other_version = false;
-  std::optional<proto::JobNumber> serving{};
+  std::map<proto::JobNumber, StageGiven> stages{};  // by the job that each is of
   std::optional<double> times{};     // its tasks took so many times what its rates promise
   std::optional<Instant> said_at{};  // a line of its own went into the log
   uint32_t stages_failed = 0;        // in a row, of whichever job, without a step between
   std::optional<Instant> left_out_until{};
+
+  bool is_idle() const { return stages.empty(); }
+  bool works_on(proto::JobNumber job) const { return stages.contains(job); }
+  std::vector<proto::JobNumber> jobs() const;
 };
 
 struct PoolOptions {
@@ -72,7 +86,7 @@ class Pool {
   // As wanted, unless another one has that name.
   std::string free_name(const std::string& wanted, const PeerId& id) const;
 
-  // Who serves the job serves nobody.
+  // Nobody has a stage of the job any more.
   void release(proto::JobNumber job);
   // Another one whenever somebody may be free who was not.
   uint64_t version() const { return version_; }

@@ -50,7 +50,7 @@ HeldStage* Peer::State::find_of_run(proto::JobNumber run) {
   return nullptr;
 }
 
-// A run's stage takes the place of the one before it. Beyond stages_max the oldest goes: the broker assigns
+// A run's stage takes the place of the one before it. Beyond Bounds::stages the oldest goes: the broker assigns
 // no more than it was told, and has given that one up.
 void Peer::State::make_room_for_stage(proto::JobNumber run) {
   if (HeldStage* before = find_of_run(run)) park_or_drop(*before);
@@ -152,7 +152,9 @@ void Peer::State::on_runner_made(uint64_t of_generation, const Result<RunnerSize
   if (!made) return fail_stage(*stage, made.error());
   stage->runner = *made;
   if (const auto error = exceeds_offer(*stage)) return fail_stage(*stage, *error);
-  snapshots_of(stage->run()).trim(copies_max(*stage));
+  // The copies of all make room.
+  for (auto& [number, each] : stages)
+    if (!each.failed) snapshots_of(each.run()).trim(copies_max(each));
   if (ServeScript* serve = stage->machine.serve()) serve->on_runner_made(made->edges);
   report_ready(*stage);
 }

@@ -77,11 +77,12 @@ void Peer::State::request_drain() {
     session.mark_to_leave();
 }
 
-std::optional<proto::StageHeld> Peer::State::holding() const {
-  for (auto at = stages.rbegin(); at != stages.rend(); ++at)
-    if (const HeldStage& stage = at->second; stage.ready)
-      return proto::StageHeld{stage.run(), stage.assignment->plan_version, stage.assignment->seat};
-  return std::nullopt;
+// A broker of before reads the last one.
+std::vector<proto::StageHeld> Peer::State::holding() const {
+  std::vector<proto::StageHeld> held;
+  for (const auto& [number, stage] : stages)
+    if (stage.ready) held.push_back({stage.run(), stage.assignment->plan_version, stage.assignment->seat});
+  return held;
 }
 
 void Peer::State::on_message(const proto::Message& message) {

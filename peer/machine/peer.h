@@ -8,9 +8,8 @@
 //
 // A peer may hold several stages, of different runs (Bounds::stages). What begins with a generation belongs
 // to one of them: the shell hands the number back, and what comes for a stage that has gone is dropped here.
-// They share the device, which does their tasks in the order in which they were handed out, the memory
-// offered and the blobs. Hello and heartbeats have room for one: a broker that was away resumes that, and a
-// peer whose broker assigns more gives the others up after the orphan deadline.
+// They share the device, which does the tasks of each in the order in which they were handed out, the memory
+// offered and the blobs. A heartbeat has room for the work of one: the oldest that trains.
 //
 // When the broker is lost the stage goes on with the commands it has, keeps what it could not report, and
 // asks again for what it was fetching or uploading once the broker has answered ResumeStage. Not before

@@ -80,7 +80,7 @@ struct Peer::State {
   bool has_work() const;   // that would have to be handed over
   bool all_heard() const;  // of the stages: the broker takes their reports now
   void settle_drain();     // asks to leave, or leaves, if that is wanted and possible
-  std::optional<proto::StageHeld> holding() const;
+  std::vector<proto::StageHeld> holding() const;
 
   // The stages held (loading.cc). By the number that the shell hands back; of a message's run and plan.
   HeldStage* find(uint64_t generation);

@@ -28,7 +28,11 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
       std::to_string(stage->machine.completed_step()) + " reports=" + std::to_string(stage->reports.size()));
   stage->is_heard = true;
   if (all_heard()) orphan_at.reset();
-  tell(proto::StageResumed{resume.run, resume.plan_version, stage->machine.last_sequence()});
+  tell(proto::StageResumed{.run = resume.run,
+                           .plan_version = resume.plan_version,
+                           .last_sequence = stage->machine.last_sequence(),
+                           .persistent = {persistent_bytes_of(*stage->runner)},
+                           .microbatch = stage->runner->microbatch});
   // A broker that was restarted has lost what was not durable: it is offered again before it is reported.
   auto rounds = stage->reports.take_if([&](const ReportLog::Kept& kept) {
     const auto* round = std::get_if<proto::CheckpointReport>(&kept.message);

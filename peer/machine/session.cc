@@ -14,12 +14,12 @@ SessionEffects Session::start(Instant now) {
   return {ConnectToBroker{}};
 }
 
-SessionEffects Session::on_connected(Instant now, std::optional<proto::StageHeld> holding) {
+SessionEffects Session::on_connected(Instant now, std::vector<proto::StageHeld> holding) {
   if (state_ != State::Connecting) return {DropBroker{}};
   state_ = State::Greeting;
   since_ = last_heard_ = now;
   proto::Hello hello = options_.hello;
-  hello.holding = holding;
+  hello.holding = std::move(holding);
   return {TellBroker{std::move(hello)}};
 }
 

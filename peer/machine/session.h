@@ -61,7 +61,7 @@ class Session {
 
   // What comes in a state in which it cannot be (of an attempt or connection that was dropped) does nothing.
   SessionEffects start(Instant now);
-  SessionEffects on_connected(Instant now, std::optional<proto::StageHeld> holding);
+  SessionEffects on_connected(Instant now, std::vector<proto::StageHeld> holding);
   SessionEffects on_connect_failed(Instant now, const Error& error);
   SessionEffects on_lost(Instant now, const Error& error);
   // Any message: it shows that the broker lives. HelloAck and Refusal are for the session.

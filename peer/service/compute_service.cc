@@ -199,15 +199,25 @@ void ComputeService::drop(uint64_t generation) {
 }
 
 void ComputeService::run(uint64_t generation, const Task& task, StageRunner::Inputs inputs) {
-  compute_->post([this, stage = stages_.at(generation), task, inputs = std::move(inputs)]() mutable {
+  const StagePtr& stage = stages_.at(generation);
+  in_turn(*stage, [this, stage, task, inputs = std::move(inputs)]() mutable {
     if (stage->dropped || stage->failed || stage->parked) return;
     if (stage->server) return run_pass(stage, task, std::exchange(inputs, {}));
     run_now(stage, task, std::exchange(inputs, {}));
   });
 }
 
+void ComputeService::in_turn(const Stage& stage, std::function<void()> what) {
+  if (stage.assignment->serve)
+    turns_.add_ahead(std::move(what));
+  else
+    turns_.add(std::move(what));
+  compute_->post([this] { turns_.take_one(); });
+}
+
 void ComputeService::request(uint64_t generation, Asked what) {
-  compute_->post([stage = stages_.at(generation), what = std::move(what)] {
+  const StagePtr& held = stages_.at(generation);
+  in_turn(*held, [stage = held, what = std::move(what)] {
     if (stage->dropped || stage->failed || !stage->server) return;
     std::visit(Overloaded{[&](const proto::ServeRequest& request) { stage->server->add(request); },
                           [&](const proto::CancelRequest& cancel) { stage->server->cancel(cancel.request); }},

@@ -1,5 +1,5 @@
-// The thread that drives the backend, with those that wait for it: executors for the stages held, their tasks
-// in the order in which they were given. What a task made goes straight to the links; what a snapshot copied
+// The thread that drives the backend, with those that wait for it: executors for the stages held, the tasks of
+// each in the order in which they were given; those of a served model go first (turns.h). What a task made goes straight to the links; what a snapshot copied
 // is hashed beside the next tasks. A device that works on after its calls return is waited for apart, so that
 // it is given the next task meanwhile.
 #pragma once
@@ -18,6 +18,7 @@
 #include "peer/service/link_service.h"
 #include "peer/service/serve_runner.h"
 #include "peer/service/stage_runner.h"
+#include "peer/service/turns.h"
 
 namespace weft::peer {
 
@@ -76,6 +77,7 @@ class ComputeService {
 
   void tell(const StagePtr& stage, std::function<void(const Handlers&)> what);
   void tell_always(std::function<void(const Handlers&)> what) { tell(nullptr, std::move(what)); }
+  void in_turn(const Stage& stage, std::function<void()> what);
   // Behind what is under way on the threads that use the device; on the last of them.
   void after_all(std::function<void()> what);
   // On the thread.
@@ -95,6 +97,7 @@ class ComputeService {
   const std::shared_ptr<const Handlers> handlers_;  // the owner's loop holds it weakly
   std::map<uint64_t, StagePtr> stages_;             // by generation
   std::unique_ptr<Backend> backend_;                // made, used and destroyed on compute_
+  Turns turns_;                                     // of compute_
   std::unique_ptr<net::Worker> compute_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> wait_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> hash_ = std::make_unique<net::Worker>();

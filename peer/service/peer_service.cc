@@ -48,6 +48,7 @@ Status PeerService::open() {
   std::memcpy(&options.session.seed, random.data() + 8, 8);
   options.session.hello = options_.hello;
   options.orphan_deadline = options_.orphan_deadline;
+  if (options_.hello.device) options.bounds.stages = options_.hello.device->stages;
   options.stage.script.tasks_ahead = kTasksAhead;
   options.stage.serve.tasks_ahead = kTasksAhead;
   peer_.emplace(std::move(options));

@@ -23,6 +23,7 @@ std::vector<dag::Arithmetic> known_arithmetic(const wire::DeviceReport& from) {
 void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_device(from.device);
   to.set_threads(from.threads);
+  to.set_stages(from.stages);
   put(from.rates, *to.mutable_rates());
   to.set_memory(static_cast<uint64_t>(from.memory.value));
   to.set_host_memory(static_cast<uint64_t>(from.host_memory.value));
@@ -40,6 +41,8 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   read.name(from.device(), to.device, "device");
   to.threads = from.threads();
   read.require(to.threads <= kThreadsMax, "threads", "more than 1024");
+  to.stages = std::max(from.stages(), 1u);
+  read.require(to.stages <= kStagesHeldMax, "stages", "more than 16");
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");
   read.bytes(from.host_memory(), to.host_memory, "host_memory");
@@ -68,10 +71,11 @@ void put(const Hello& from, wire::Hello& to) {
   to.set_name(from.name);
   if (from.device) put(*from.device, *to.mutable_device());
   to.set_instance(from.instance);
-  if (from.holding) {
-    to.mutable_holding()->set_run(from.holding->run);
-    to.mutable_holding()->set_plan_version(from.holding->plan_version);
-    put_seat(from.holding->seat, *to.mutable_holding());
+  for (const StageHeld& held : from.holding) {
+    wire::StageHeld& each = *to.add_holding();
+    each.set_run(held.run);
+    each.set_plan_version(held.plan_version);
+    put_seat(held.seat, each);
   }
 }
 Status get(const wire::Hello& from, Hello& to) {
@@ -89,9 +93,10 @@ Status get(const wire::Hello& from, Hello& to) {
   read.name(from.name(), to.name, "name");
   if (from.has_device()) read.part(from.device(), to.device.emplace(), "device");
   to.instance = from.instance();
-  if (from.has_holding()) {
-    to.holding = StageHeld{from.holding().run(), from.holding().plan_version(), {}};
-    read.seat(from.holding().stage(), from.holding().replica(), to.holding->seat, "holding.stage");
+  read.require(static_cast<uint32_t>(from.holding_size()) <= kStagesHeldMax, "holding", "more than 16");
+  for (const wire::StageHeld& each : from.holding()) {
+    StageHeld& held = to.holding.emplace_back(StageHeld{each.run(), each.plan_version(), {}});
+    read.seat(each.stage(), each.replica(), held.seat, "holding.stage");
   }
   return read.status();
 }
@@ -263,10 +268,15 @@ void put(const StageResumed& from, wire::StageResumed& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
   to.set_last_sequence(from.last_sequence);
+  to.set_persistent(static_cast<uint64_t>(from.persistent.value));
+  to.set_microbatch(static_cast<uint64_t>(from.microbatch.value));
 }
 Status get(const wire::StageResumed& from, StageResumed& to) {
-  to = {from.run(), from.plan_version(), from.last_sequence()};
-  return {};
+  Reader read("StageResumed");
+  to = {.run = from.run(), .plan_version = from.plan_version(), .last_sequence = from.last_sequence()};
+  read.bytes(from.persistent(), to.persistent, "persistent");
+  read.bytes(from.microbatch(), to.microbatch, "microbatch");
+  return read.status();
 }
 
 void put(const StandingBy& from, wire::StandingBy& to) {

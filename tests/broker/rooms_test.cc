@@ -105,7 +105,7 @@ TEST_F(JobPhasesTest, ItsEndLetsItsPeersGo) {
   Job& job = submit();
   auto plan = std::make_shared<PlannedRun>();
   for (const uint8_t n : {1, 2}) {
-    join(n).serving = job.number();
+    join(n).stages[job.number()] = {};
     plan->stages.push_back({{key(n), {n - 1u}, 0.01}, std::make_shared<proto::AssignStage>()});
   }
   plan->relay_tickets.push_back({});
@@ -116,7 +116,7 @@ TEST_F(JobPhasesTest, ItsEndLetsItsPeersGo) {
   phases_.end(job, JobState::Stopped, "stopped");
   EXPECT_TRUE(job.has_ended());
   EXPECT_EQ(job.state, JobState::Stopped);
-  EXPECT_FALSE(pool_.at(key(1)).serving || pool_.at(key(2)).serving);
+  EXPECT_TRUE(pool_.at(key(1)).is_idle() && pool_.at(key(2)).is_idle());
   EXPECT_NE(pool_.version(), before) << "whoever waits may find somebody";
   EXPECT_TRUE(step_.jobs);
   const Effects effects = step_.end();
@@ -145,10 +145,10 @@ TEST_F(AvailabilityTest, SaysWhyAPeerCannotBeHad) {
   leaves.draining = true;
   EXPECT_EQ(why(leaves), "is leaving");
   Peer& works = join(4);
-  works.serving = job.number();
+  works.stages[job.number()] = {};
   EXPECT_EQ(why(works), "works on job 1");
   EXPECT_EQ(why(works, /*own=*/true), "") << "its own may stay";
-  works.serving = job.number() + 1;
+  works.stages = {{job.number() + 1, {}}};
   EXPECT_EQ(why(works, /*own=*/true), "works on job 2");
   Peer& gone = join(5);
   pool_.disconnect(gone);
@@ -166,6 +166,51 @@ TEST_F(AvailabilityTest, AListOfManyIsShort) {
   const std::string text = availability_.describe_others(job);
   EXPECT_EQ(std::count(text.begin(), text.end(), ';'), 9) << text;
   EXPECT_NE(text.find("; and 12 more"), std::string::npos) << text;
+}
+
+// One trains and one serves, where there is memory left; and the planner sees what is left.
+TEST_F(AvailabilityTest, APeerOfTwoStagesMayHaveOneOfEachKind) {
+  const Job& job = submit();  // it trains
+  const proto::JobNumber other = job.number() + 1;
+  const auto why = [&](const Peer& peer, bool own = false) {
+    return availability_.why_not(peer, job, own).value_or("");
+  };
+  Peer& peer = join(1);
+  peer.device.memory = {1000};
+  peer.device.rates.matmul_flops_per_second = 8e9;
+  const StageGiven serves{.serves = true, .memory = StageGiven::Taken{.programs = 600, .copies = 50}};
+  peer.stages = {{other, serves}};
+  EXPECT_EQ(why(peer), "works on job 2") << "it holds one stage";
+  peer.device.stages = 2;
+  EXPECT_EQ(why(peer), "");
+  const auto candidates = availability_.of(job);
+  ASSERT_EQ(candidates.size(), 1u);
+  EXPECT_EQ(candidates[0].device.memory, Bytes{350});
+  EXPECT_EQ(candidates[0].device.rates.matmul_flops_per_second, 4e9) << "whoever is idle is the better choice";
+
+  peer.stages[other].serves = false;
+  EXPECT_EQ(why(peer), "works on job 2") << "it trains already";
+  peer.stages[other] = {.serves = true};
+  EXPECT_EQ(why(peer), "works on job 2") << "it has yet to say what it takes";
+  peer.stages[other] = {.serves = true, .memory = StageGiven::Taken{.programs = 900, .copies = 100}};
+  EXPECT_EQ(why(peer), "works on job 2") << "nothing is left";
+
+  peer.stages = {{job.number(), {.memory = StageGiven::Taken{.programs = 300}}}, {other, serves}};
+  EXPECT_EQ(why(peer), "works on job 1");
+  EXPECT_EQ(why(peer, /*own=*/true), "") << "its own may stay";
+  EXPECT_EQ(availability_.of(job, /*own=*/true)[0].device.memory, Bytes{350}) << "its own counts as free";
+  peer.stages[other + 1] = serves;
+  EXPECT_EQ(why(peer, /*own=*/true), "works on job 3") << "two are held, and this would be a third";
+
+  // Copies lie on a host that has its memory apart.
+  peer.stages = {{other, serves}};
+  peer.device.host_memory = {60};
+  EXPECT_EQ(availability_.of(job)[0].device.memory, Bytes{400});
+  EXPECT_EQ(availability_.of(job)[0].device.host_memory, Bytes{10});
+  peer.device.host_memory = {50};
+  EXPECT_EQ(why(peer), "works on job 2");
+  peer.device.memory = peer.device.host_memory = {0};  // without a limit
+  EXPECT_EQ(availability_.of(job)[0].device.memory, Bytes{0});
 }
 
 using AdmissionTest = Rooms;

@@ -212,7 +212,7 @@ TEST(Serving, AfterARestartItsStagesGoOnWithoutAPlan) {
   const proto::PlanVersion version = before.version;
   for (uint8_t who : {2, 1}) {
     const uint32_t stage = before.at_stage[0] == key(who) ? 0 : 1;
-    world.join(who, who, proto::StageHeld{.run = 1, .plan_version = version, .seat = {stage}});
+    world.join(who, who, {proto::StageHeld{.run = 1, .plan_version = version, .seat = {stage}}});
     EXPECT_EQ(world.messages<proto::ResumeStage>(who).size(), 1u);
     world.receive(who, proto::StageResumed{.run = 1, .plan_version = version, .last_sequence = 0});
   }
@@ -231,7 +231,7 @@ TEST(Serving, AfterARestartStagesThatDoNotComeBackAreGivenToOthers) {
   world.now = before.now + std::chrono::seconds(1);
   world.step(Tick{});
   const uint32_t stage = before.at_stage[0] == key(1) ? 0 : 1;
-  world.join(1, 1, proto::StageHeld{.run = 1, .plan_version = before.version, .seat = {stage}});
+  world.join(1, 1, {proto::StageHeld{.run = 1, .plan_version = before.version, .seat = {stage}}});
   world.receive(1, proto::StageResumed{.run = 1, .plan_version = before.version, .last_sequence = 0});
   world.join(3, 3);
   world.live(30);
@@ -264,7 +264,7 @@ TEST(Serving, AnEntryThatDialsAnewIsThePlaceAgainOnceItHasResumed) {
   const uint8_t who = world.here.at(old);
   world.now += std::chrono::seconds(5);
   world.here.erase(old);
-  world.join(50, who, proto::StageHeld{.run = 1, .plan_version = world.version, .seat = {0}});
+  world.join(50, who, {proto::StageHeld{.run = 1, .plan_version = world.version, .seat = {0}}});
   EXPECT_FALSE(world.newest()->entry);
   world.receive(50, proto::StageResumed{.run = 1, .plan_version = world.version, .last_sequence = 0});
   EXPECT_EQ(*world.newest()->entry, entry);

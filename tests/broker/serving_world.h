@@ -27,14 +27,18 @@ class ServingWorld : public World {
   void receive(ConnectionId connection, Message message) {
     step(Received{connection, std::make_shared<const Message>(std::move(message))});
   }
-  void join(ConnectionId connection, uint8_t who, std::optional<proto::StageHeld> holding = {}) {
+  void join(ConnectionId connection, uint8_t who, std::vector<proto::StageHeld> holding = {}) {
     proto::Hello hello;
     hello.minor = proto::kProtocolMinor;
-    hello.holding = holding;
+    hello.holding = std::move(holding);
     hello.instance = connection;
     hello.name = "peer" + std::to_string(who);
-    hello.device = proto::DeviceReport{
-        .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f", .arithmetic = arithmetic};
+    hello.device = proto::DeviceReport{.device = "cpu:1",
+                                       .threads = 1,
+                                       .memory = {1 << 30},
+                                       .fingerprint = "f",
+                                       .arithmetic = arithmetic,
+                                       .stages = holds};
     step(Introduced{connection, key(who), "test", hello, TokenVerdict::Valid});
     here[connection] = who;
   }
@@ -98,7 +102,7 @@ class ServingWorld : public World {
   void ready(proto::JobNumber job = 1) {
     for (const PeerId& peer : at_stage)
       receive(connection_of(peer),
-              proto::StageReady{.run = job, .plan_version = version, .persistent = {}, .microbatch = {}});
+              proto::StageReady{.run = job, .plan_version = version, .persistent = takes, .microbatch = {}});
   }
   void serve() {
     for (uint8_t who = 1; who <= kStages; ++who) join(who, who);
@@ -135,6 +139,8 @@ class ServingWorld : public World {
     return texts;
   }
 
+  uint32_t holds = 1;  // stages, each of those that join
+  Bytes takes{};       // each stage that serves
   std::vector<PublishServed> said;
   std::map<ConnectionId, uint8_t> here;
   std::vector<PeerId> at_stage;

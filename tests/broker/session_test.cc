@@ -80,11 +80,11 @@ TEST(Session, ARefusalForGoodEndsIt) {
 TEST(Session, SaysWhichStageItHolds) {
   Session session({.hello = {}, .seed = 3});
   session.start(kStart);
-  const auto tell = find<TellBroker>(session.on_connected(kStart, proto::StageHeld{4, 2, {1}}));
+  const auto tell = find<TellBroker>(session.on_connected(kStart, {{4, 2, {1}}}));
   ASSERT_TRUE(tell);
   const auto& hello = std::get<proto::Hello>(tell->message);
-  ASSERT_TRUE(hello.holding.has_value());
-  EXPECT_EQ(hello.holding->plan_version, 2u);
+  ASSERT_EQ(hello.holding.size(), 1u);
+  EXPECT_EQ(hello.holding[0].plan_version, 2u);
 }
 
 TEST(Session, ABrokerThatGoesAwayIsTriedAgainSoonAndOften) {

@@ -92,7 +92,7 @@ class World {
             uint32_t minor = proto::kProtocolMinor) {
     proto::Hello hello;
     hello.minor = minor;
-    hello.holding = holding;
+    if (holding) hello.holding = {*holding};
     hello.instance = instance;
     hello.name = "peer" + std::to_string(who);
     hello.device = proto::DeviceReport{

@@ -83,12 +83,13 @@ TEST_F(ServiceTest, EveryCommentedSettingIsOneThatJoinKnows) {
     keys += is_key;
     all += (is_key ? line.substr(2) : line) + "\n";
   }
-  EXPECT_EQ(keys, 9u) << all;
+  EXPECT_EQ(keys, 10u) << all;
   JoinOptions options = with_config(scratch_.write("all.yaml", all));
   const Status read = read_join_config(options);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(options.devices, (std::vector<std::string>{"cpu:2", "cuda"}));
   EXPECT_EQ(options.schedule, "mon-fri 20:00-08:00, sat-sun 00:00-24:00");
+  EXPECT_EQ(options.jobs, "1");
   EXPECT_EQ(options.advertise, "my-desktop.example.org:7701");
 }
 

@@ -321,7 +321,7 @@ TEST(DeviceOverdue, ThePeerJoinsAgainWhenTheDeviceAnswers) {
   shell.act(shell.peer.on_connected(shell.now));
   const auto hello = shell.told_of<proto::Hello>();
   ASSERT_EQ(hello.size(), 1u);
-  EXPECT_FALSE(hello[0].holding.has_value());
+  EXPECT_TRUE(hello[0].holding.empty());
   shell.welcome();
   shell.told.clear();
   shell.load(assignment({.plan_version = 2}));

@@ -212,7 +212,7 @@ TEST(Loading, AStageThatIsStillLoadingIsDroppedWithItsBroker) {
   EXPECT_EQ(shell.runners_dropped, 1u);
   EXPECT_FALSE(shell.peer.assignment());
   shell.reconnect();
-  EXPECT_FALSE(shell.told_of<proto::Hello>()[0].holding.has_value());
+  EXPECT_TRUE(shell.told_of<proto::Hello>()[0].holding.empty());
 }
 
 TEST(Leaving, DrainsOnceItsStageIsTakenAway) {

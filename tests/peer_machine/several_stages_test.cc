@@ -134,8 +134,7 @@ TEST(SeveralStages, TheMemoryOfferedIsForAllOfThem) {
   EXPECT_EQ(failed[0].error.code, ErrorCode::ResourceExhausted);
 }
 
-// Hello has room for one: the newest. The other waits for its broker until the orphan deadline.
-TEST(SeveralStages, ABrokerThatComesBackResumesTheNewest) {
+TEST(SeveralStages, ABrokerThatComesBackResumesAll) {
   Several shell({1, 2});
   shell.command_to(1, CommandKind::Advance, 1);
   shell.command_to(2, CommandKind::Advance, 1);
@@ -144,19 +143,35 @@ TEST(SeveralStages, ABrokerThatComesBackResumesTheNewest) {
   shell.reconnect();
   const auto hello = shell.told_of<proto::Hello>();
   ASSERT_EQ(hello.size(), 1u);
-  ASSERT_TRUE(hello[0].holding.has_value());
-  EXPECT_EQ(hello[0].holding->run, 2u);
+  ASSERT_EQ(hello[0].holding.size(), 2u);
+  EXPECT_EQ(hello[0].holding[0].run, 1u);
+  EXPECT_EQ(hello[0].holding[1].run, 2u);
   shell.welcome();
-  shell.say(proto::ResumeStage{.run = 2, .plan_version = 1});
+  for (const proto::JobNumber run : {2, 1}) shell.say(proto::ResumeStage{.run = run, .plan_version = 1});
+  const auto resumed = shell.told_of<proto::StageResumed>();
+  ASSERT_EQ(resumed.size(), 2u);
+  EXPECT_EQ(resumed[0].persistent, Bytes{100});
+  EXPECT_EQ(resumed[0].microbatch, Bytes{10});
   shell.answer_data();
   shell.work();
-  EXPECT_EQ(shell.runs_of<proto::StepReport>(), Runs{2});
+  EXPECT_EQ(shell.runs_of<proto::StepReport>(), (Runs{2, 1}));
+  EXPECT_EQ(shell.peer.stages(), 2u);
+}
+
+// A broker that knows nothing of one of them says nothing of it.
+TEST(SeveralStages, OneThatNobodyResumesIsGivenUpAfterTheDeadline) {
+  Several shell({1, 2});
+  shell.lose_broker();
+  shell.reconnect();
+  shell.welcome();
+  shell.say(proto::ResumeStage{.run = 2, .plan_version = 1});
   EXPECT_EQ(shell.peer.stages(), 2u);
   while (shell.peer.stages() == 2u && shell.now < kStart + 1h) {
     shell.tick(1s);
     shell.welcome();  // it is there
   }
   EXPECT_LE(shell.now, kStart + peer::PeerOptions{}.orphan_deadline + 1min);
+  EXPECT_EQ(shell.peer.assignment()->run, 2u);
 }
 
 TEST(SeveralStages, ADeviceThatIsGoneEndsAll) {

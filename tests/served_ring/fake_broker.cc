@@ -64,7 +64,8 @@ void FakeBroker::on_hello(const ConnectionPtr& connection, const proto::Hello& h
   const PeerId peer = connection->remote();
   controls_[peer] = connection;
   addresses_[peer] = hello.device->addresses.front();
-  if (hello.holding) say(peer, proto::ResumeStage{hello.holding->run, hello.holding->plan_version});
+  for (const proto::StageHeld& held : hello.holding)
+    say(peer, proto::ResumeStage{held.run, held.plan_version});
 }
 
 size_t FakeBroker::given(const PeerId& peer) const {

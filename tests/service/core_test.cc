@@ -389,7 +389,7 @@ class CoreServes : public CoreTest {
     const ConnectionId peer = gate.connection(1);
     Introduced hello = introduction(peer, 7, Role::Peer, "p");
     hello.hello.minor = proto::kProtocolMinor;
-    hello.hello.holding = proto::StageHeld{.run = 1, .plan_version = 3, .seat = {0}};
+    hello.hello.holding = {proto::StageHeld{.run = 1, .plan_version = 3, .seat = {0}}};
     gate.say(hello);
     ASSERT_TRUE(gate.next_message<proto::ResumeStage>(peer));
     gate.say(received(peer, proto::StageResumed{.run = 1, .plan_version = 3}));

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Peers that serve a model and train another one at once: the three stages of each stand on the same three peers. Texts are
+# those of one machine and the training's file is that of `weft local`, while it goes on undisturbed, while a peer of
+# both is killed and somebody takes both its stages, and while the broker is.
+#   serve_and_train.sh [--quick]
+source "$(dirname "$0")/cluster.sh"
+steps=300
+[ "${1:-}" != --quick ] || steps=120
+cluster_begin
+cp -r examples/gpt "$work/gpt"
+made_text 60000 >"$work/gpt/corpus.txt"
+prompt='Once upon' texts=4 length=60
+
+# Sets `url`, the door's.
+start_broker_with_door() {
+  local line
+  start_broker --http "${url:-127.0.0.1:0}" --lease 3s
+  url=
+  while [ -z "$url" ] && read -r -t $((60 * slower)) line <&"$broker_out"; do
+    [[ $line != "served models: http://"* ]] || url=${line#served models: http://}
+  done
+  url=${url%/v1}
+  [ -n "$url" ] || fail "the broker does not say where models are served"
+}
+peer() { start_peer "$1" --device cpu:1 --memory 1GiB --listen 127.0.0.1:0 "${@:2}"; }
+generate() { "$weft" generate "$@" --prompt "$prompt" --length "$length"; }
+# As a client that tries again while the door has no peers; the text must be the same however often.
+texts_as_alone() {  # texts_as_alone WHAT
+  local seed asked=()
+  for ((seed = 1; seed <= texts; ++seed)); do
+    generate --url "http://$url/v1" --seed "$seed" >"$work/door.$seed" 2>"$work/door.$seed.err" & asked+=($!)
+  done
+  for ((seed = 1; seed <= texts; ++seed)); do
+    wait "${asked[seed - 1]}" || fail "$1: a text ended otherwise: $(cat "$work/door.$seed.err")"
+    cmp -s "$work/file.$seed" "$work/door.$seed" || fail "$1: seed $seed has another text than on one machine"
+  done
+  echo "ok: $1: $texts texts are those of one machine"
+}
+stages_of() { "$weft" status "$1" | awk '$1 == "stage" && $2 ~ /^[0-9]+$/ { print $3 }' | sort; }
+
+# What both shall come to.
+settings=(--set "steps=$steps" --set evaluate_every=null --set checkpoint=null)
+"$weft" local "$work/gpt/job.yaml" --threads 1 "${settings[@]}" --set "output=$work/local.onnx" >"$work/local.log" 2>&1 ||
+  fail "weft local: $(tail -n 3 "$work/local.log")"
+cat >"$work/gpt/served.yaml" <<YAML
+format: 1
+model: model.onnx
+task: serve
+serve: {name: gpt}
+placement: {stages: 3}
+YAML
+for ((seed = 1; seed <= texts; ++seed)); do generate "$work/gpt/model.onnx" --threads 1 --seed "$seed" >"$work/file.$seed"; done
+
+start_broker_with_door
+for name in a b c; do peer "$name"; done
+peer alone --jobs 1
+"$weft" submit "$work/gpt/served.yaml" >"$work/serve.log" 2>&1 --set "placement={stages: 3, exclude: [alone]}" --detach || fail "serving: $(tail -n 3 "$work/serve.log")"
+served=1
+wait_for_log "$work/broker.log" 'reason="serves as gpt"'
+texts_as_alone "before anything trains"
+
+submit_job "$work/gpt/job.yaml" "${settings[@]}" --set "placement={stages: 3, exclude: [alone]}" --set "output=$work/trained.onnx"
+wait_for_step 3
+[ "$(stages_of "$job_number")" = "$(printf '%s\n' a b c)" ] || fail "it trains on: $(stages_of "$job_number")"
+[ "$(stages_of "$served")" = "$(printf '%s\n' a b c)" ] || fail "it serves on: $(stages_of "$served")"
+texts_as_alone "beside a training on the same three peers"
+
+# With the peer a stage of each is lost; nobody is idle but who works on one job at a time, and is excluded.
+lose_peer b
+peer d
+wait_for_recovery
+texts_as_alone "a peer of both was killed"
+for job in "$job_number" "$served"; do
+  [ "$(stages_of "$job")" = "$(printf '%s\n' a c d)" ] || fail "job $job goes on with: $(stages_of "$job")"
+done
+echo "ok: one peer took both stages"
+
+end_process KILL "$broker_pid"
+start_broker_with_door
+texts_as_alone "the broker was killed"
+for job in "$job_number" "$served"; do
+  "$weft" logs "$job" | grep -q 'all 3 stages came back' || fail "job $job did not go on where it was: $("$weft" logs "$job" | tail -n 3)"
+done
+echo "ok: every stage of both was resumed"
+
+finish_job
+[ "$RESULT" = finished ] || fail "the training ended otherwise: $LINE"
+same_file "three peers that served meanwhile and weft local" "$work/local.onnx" "$work/trained.onnx"
+texts_as_alone "after the training"
+"$weft" stop "$served" >/dev/null
