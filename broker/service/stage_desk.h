@@ -16,7 +16,7 @@ class StageDesk {
 
   // What the core says to a peer. True: it serves a run from now on, and did not before.
   bool on_sent(ConnectionId connection, const PeerId& peer, const proto::Message& message);
-  bool serves(ConnectionId connection) const { return stages_.contains(connection); }
+  bool serves(ConnectionId connection) const { return held_.contains(connection); }
   bool serves(const PeerId& peer) const { return holders_.contains(peer); }
   void end(ConnectionId connection);
 
@@ -35,11 +35,13 @@ class StageDesk {
   std::optional<ConnectionId> holder_of(const PeerId& peer, const proto::Message& message) const;
 
  private:
-  struct Stage {
+  struct Held {
     PeerId peer{};
-    proto::ReportHead serves{};  // what its last assignment, or leave to go on, says
+    // Of each run what its last assignment, or leave to go on, says; never empty.
+    std::map<proto::JobNumber, proto::PlanVersion> plans{};
+    bool serves(const proto::ReportHead& what) const;
   };
-  std::map<ConnectionId, Stage> stages_;
+  std::map<ConnectionId, Held> held_;
   std::map<PeerId, ConnectionId> holders_;  // of peers that serve a run: the connection that was told last
   std::map<proto::JobNumber, ServedEntry> entries_;
   uint64_t dropped_ = 0, told_ = 0;

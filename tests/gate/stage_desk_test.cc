@@ -43,6 +43,23 @@ TEST(StageDesk, ItIsLetGoByAReleaseOfThatRunAndPlanOrALaterOne) {
   EXPECT_TRUE(desk.on_sent(1, key(1), proto::AssignStage{.run = 6, .plan_version = 1})) << "anew";
 }
 
+TEST(StageDesk, OneThatServesAndTrainsIsHeardOfBoth) {
+  StageDesk desk(kBegin);
+  EXPECT_TRUE(desk.on_sent(1, key(1), proto::AssignStage{.run = 4, .plan_version = 2}));
+  EXPECT_FALSE(desk.on_sent(1, key(1), proto::AssignStage{.run = 7, .plan_version = 1}));
+  EXPECT_FALSE(desk.is_stale(1, Head{4, 2}));
+  EXPECT_FALSE(desk.is_stale(1, Head{7, 1}));
+  EXPECT_EQ(desk.holder_of(key(1), proto::ServeRequest{.run = 4, .plan_version = 2}), 1u);
+  desk.on_sent(1, key(1), proto::AssignStage{.run = 7, .plan_version = 2});
+  EXPECT_TRUE(desk.is_stale(1, Head{7, 1}));
+  desk.on_sent(1, key(1), proto::ReleaseStage{.run = 7, .plan_version = 2});
+  EXPECT_TRUE(desk.is_stale(1, Head{7, 2}));
+  EXPECT_FALSE(desk.is_stale(1, Head{4, 2}));
+  EXPECT_TRUE(desk.serves(1));
+  desk.on_sent(1, key(1), proto::ReleaseStage{.run = 4, .plan_version = 2});
+  EXPECT_FALSE(desk.serves(1));
+}
+
 // The old connection ends after the new one was told to go on.
 TEST(StageDesk, WhoComesAgainGoesOn) {
   StageDesk desk(kBegin);
