@@ -35,6 +35,13 @@ Status clear(peer::Backend& backend, peer::Memory& memory, int64_t begin, int64_
   return backend.fill_zero({&memory, begin}, {DType::U8, {(end - begin) / element}});
 }
 
+// Slices of positions, and elements of a position in one.
+std::pair<int64_t, int64_t> around(const dag::CacheSpec& cache) {
+  const auto split = cache.shape.begin() + static_cast<std::ptrdiff_t>(cache.axis);
+  return {std::accumulate(cache.shape.begin(), split, int64_t{1}, std::multiplies<>()),
+          std::accumulate(split, cache.shape.end(), int64_t{1}, std::multiplies<>())};
+}
+
 // Towards the end of the same memory, or elsewhere: the last bytes first, so that none is written over before
 // it has been read, and no single copy overlaps.
 Status copy_up(peer::Backend& backend, peer::View from, peer::View to, DType dtype, int64_t count,
@@ -89,6 +96,22 @@ Status Cache::prepare(const CacheLayout& layout, int64_t context) {
   return {};
 }
 
+Status Cache::clear_behind(int64_t kept, const CacheLayout& layout) const {
+  if (kept >= capacity_) return {};
+  peer::Backend& backend = layout.backend();
+  const std::vector<int64_t> offsets = layout.offsets(capacity_);
+  size_t i = 0;
+  for (const auto& [name, cache] : layout.caches()) {
+    const auto [outer, inner] = around(cache);
+    const int64_t element = backend.storage_bytes({cache.dtype, {1}}, dag::Layout::Plain).value;
+    for (int64_t o = 0; o < outer; ++o)
+      WEFT_TRY_STATUS(backend.fill_zero(at(offsets[i] + (o * capacity_ + kept) * inner * element),
+                                        {cache.dtype, {(capacity_ - kept) * inner}}));
+    ++i;
+  }
+  return {};
+}
+
 // From the last slice to the first: in the same memory each lands behind where it lay, and before what was
 // moved.
 Status Cache::move(peer::Memory& to, int64_t capacity, int64_t kept, const CacheLayout& layout) const {
@@ -98,9 +121,7 @@ Status Cache::move(peer::Memory& to, int64_t capacity, int64_t kept, const Cache
   for (auto one = layout.caches().rbegin(); one != layout.caches().rend(); ++one) {
     --i;
     const CacheSpec& cache = one->second;
-    const auto split = cache.shape.begin() + static_cast<std::ptrdiff_t>(cache.axis);
-    const int64_t outer = std::accumulate(cache.shape.begin(), split, int64_t{1}, std::multiplies<>());
-    const int64_t inner = std::accumulate(split, cache.shape.end(), int64_t{1}, std::multiplies<>());
+    const auto [outer, inner] = around(cache);
     const int64_t element = backend.storage_bytes({cache.dtype, {1}}, dag::Layout::Plain).value;
     for (int64_t o = outer; o-- > 0;)
       WEFT_TRY_STATUS(copy_up(backend, at(old_offsets[i] + o * capacity_ * inner * element),

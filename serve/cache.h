@@ -42,6 +42,8 @@ class Cache {
   // Once a pass: clears a part of what the next capacity will need, so that growing does not touch all of it
   // at once. The first touch of memory takes as long as many passes.
   Status prepare(const CacheLayout& layout, int64_t context);
+  // From that position on there are zeros again.
+  Status clear_behind(int64_t kept, const CacheLayout& layout) const;
 
  private:
   Status move(peer::Memory& to, int64_t capacity, int64_t kept, const CacheLayout& layout) const;

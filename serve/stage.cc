@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 
+#include "dag/finite.h"
 #include "serve/cache.h"
 #include "serve/programs.h"
 
@@ -88,6 +90,7 @@ class PartsStage final : public Stage {
   Result<RowTensors> run(size_t range, std::span<const PassPiece> pieces, const RowTensors& rows) override {
     WEFT_TRY_STATUS(check(range, pieces, rows));
     WEFT_TRY_STATUS(reserve(pieces));
+    WEFT_TRY_STATUS(clear_spoilt(pieces));
     const Rows places = lay(pieces);
     WEFT_TRY_STATUS(upload_positions(pieces, places));
     for (const auto& [name, tensor] : rows) WEFT_TRY_STATUS(receive(name, tensor, pieces, places));
@@ -104,6 +107,7 @@ class PartsStage final : public Stage {
         WEFT_TRY(out[spec.name], send(spec, pieces, places));
       }
     }
+    note_spoilt(pieces, out, end == part_count(*model_));
     for (const PassPiece& piece : pieces) {
       Kept& kept = sequences_[piece.sequence];
       kept.length[range] = piece.first + piece.count;
@@ -116,7 +120,8 @@ class PartsStage final : public Stage {
  private:
   struct Kept {
     Cache cache;
-    std::map<size_t, int64_t> length;  // by range
+    std::map<size_t, int64_t> length;      // by range
+    std::optional<int64_t> spoilt_from{};  // a position from which on some are not finite
     int64_t longest() const {
       int64_t most = 0;
       for (const auto& [range, positions] : length) most = std::max(most, positions);
@@ -169,6 +174,34 @@ class PartsStage final : public Stage {
       return reserved;
     }
     return {};
+  }
+
+  // Of a sequence that begins anew before such rows, as where a token was guessed in vain: behind what is
+  // computed attention multiplies by zero, and zero times NaN would count.
+  Status clear_spoilt(std::span<const PassPiece> pieces) {
+    for (const PassPiece& piece : pieces) {
+      Kept& kept = sequences_[piece.sequence];
+      if (!kept.spoilt_from || piece.first > *kept.spoilt_from) continue;
+      WEFT_TRY_STATUS(kept.cache.clear_behind(piece.first, layout_));
+      kept.spoilt_from.reset();
+    }
+    return {};
+  }
+  // What comes out of a row that is not finite is not, either. Of logits there are those of a piece's last
+  // rows; whatever was spoilt before is read by them.
+  void note_spoilt(std::span<const PassPiece> pieces, const RowTensors& out, bool are_logits) {
+    int64_t row = 0;
+    for (const PassPiece& piece : pieces) {
+      const int64_t count = are_logits ? piece.logits : piece.count;
+      const bool is_spoilt = std::any_of(out.begin(), out.end(), [&](const auto& named) {
+        const int64_t width = named.second.shape()[1];
+        return !dag::is_below_infinity(named.second.elements(row * width, count * width));
+      });
+      row += count;
+      if (!is_spoilt) continue;
+      std::optional<int64_t>& from = sequences_[piece.sequence].spoilt_from;
+      from = std::min(from.value_or(piece.first), piece.first);
+    }
   }
 
   // Caches that are soon full grow a few a pass, so that those of many sequences do not all grow in one.
