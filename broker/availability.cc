@@ -17,8 +17,8 @@ std::string describe_lack(const proto::DeviceReport& device, dag::Arithmetic wan
   return text;
 }
 
-// A device does the tasks of two jobs in turn; how much either has is not known beforehand. Whoever is idle is
-// the better choice.
+// A device does the tasks of two jobs in turn; how much either has is not known beforehand. Whoever is idle
+// is the better choice.
 constexpr double kTimesShared = 2;
 
 // What stages of other jobs leave of the device; without a limit it has none afterwards, either.
@@ -69,7 +69,8 @@ std::optional<std::string> Availability::why_not(const Peer& peer, const Job& jo
   if (peer.device_lost) return "has lost its device";
   if (peer.draining) return "is leaving";
   if (const auto other = taken_by(peer, job, own)) return "works on job " + std::to_string(*other);
-  if (!peer.works_on(job.number()) && pool_.is_left_out(peer)) return "is left out for a while: it failed stage after stage";
+  if (!peer.works_on(job.number()) && pool_.is_left_out(peer))
+    return "is left out for a while: it failed stage after stage";
   return std::nullopt;
 }
 

@@ -88,8 +88,7 @@ void Broker::resume_stages(Peer& peer, const std::vector<Job*>& held,
   for (Job* job : held) resumed.insert(job->number());
   for (const proto::StageHeld& stage : said)
     if (!resumed.contains(stage.run))
-      pool_.send(peer.id,
-                 proto::ReleaseStage{stage.run, stage.plan_version, "the run goes on without it"});
+      pool_.send(peer.id, proto::ReleaseStage{stage.run, stage.plan_version, "the run goes on without it"});
   for (Job* job : held) runs_.ask_to_resume(*job, peer);
   for (const proto::JobNumber number : peer.jobs())
     if (!resumed.contains(number))

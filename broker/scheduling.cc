@@ -181,7 +181,7 @@ void Scheduler::on_planned(const PlanningDone& event) {
     const Peer* peer = pool_.find(stage.peer);
     if (peer == nullptr || availability_.why_not(*peer, job, /*own=*/false))
       return phases_.wait(job, peer != nullptr && !peer->is_idle() ? "another job got one of its peers first"
-                                                                : "a peer left while the plan was made");
+                                                                   : "a peer left while the plan was made");
   }
   // The planner may have found that it cannot be the plan before.
   assign(job, *event.plan, places_again && job.previous.plan->stages.size() == (*event.plan)->stages.size());

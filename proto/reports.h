@@ -38,7 +38,7 @@ struct StageReady {
 struct StageResumed {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
-  uint64_t last_sequence = 0;  // of the commands that came
+  uint64_t last_sequence = 0;        // of the commands that came
   Bytes persistent{}, microbatch{};  // as StageReady said; 0 before minor version 12: unknown
 };
 // All tensors of a StandBy are here; or, from minor version 6 on, they cannot be had.

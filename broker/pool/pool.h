@@ -41,9 +41,9 @@ struct Peer {
   bool device_lost = false;  // it said so: it goes, and with it what it holds
   bool other_version = false;
   std::map<proto::JobNumber, StageGiven> stages{};  // by the job that each is of
-  std::optional<double> times{};     // its tasks took so many times what its rates promise
-  std::optional<Instant> said_at{};  // a line of its own went into the log
-  uint32_t stages_failed = 0;        // in a row, of whichever job, without a step between
+  std::optional<double> times{};                    // its tasks took so many times what its rates promise
+  std::optional<Instant> said_at{};                 // a line of its own went into the log
+  uint32_t stages_failed = 0;                       // in a row, of whichever job, without a step between
   std::optional<Instant> left_out_until{};
 
   bool is_idle() const { return stages.empty(); }

@@ -50,8 +50,8 @@ HeldStage* Peer::State::find_of_run(proto::JobNumber run) {
   return nullptr;
 }
 
-// A run's stage takes the place of the one before it. Beyond Bounds::stages the oldest goes: the broker assigns
-// no more than it was told, and has given that one up.
+// A run's stage takes the place of the one before it. Beyond Bounds::stages the oldest goes: the broker
+// assigns no more than it was told, and has given that one up.
 void Peer::State::make_room_for_stage(proto::JobNumber run) {
   if (HeldStage* before = find_of_run(run)) park_or_drop(*before);
   if (parked && parked->assignment->run != run) drop_parked();

@@ -1,7 +1,7 @@
-// The thread that drives the backend, with those that wait for it: executors for the stages held, the tasks of
-// each in the order in which they were given; those of a served model go first (turns.h). What a task made goes straight to the links; what a snapshot copied
-// is hashed beside the next tasks. A device that works on after its calls return is waited for apart, so that
-// it is given the next task meanwhile.
+// The thread that drives the backend, with those that wait for it: executors for the stages held, the tasks
+// of each in the order in which they were given; those of a served model go first (turns.h). What a task made
+// goes straight to the links; what a snapshot copied is hashed beside the next tasks. A device that works on
+// after its calls return is waited for apart, so that it is given the next task meanwhile.
 #pragma once
 
 #include <functional>

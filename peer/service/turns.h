@@ -1,5 +1,5 @@
-// What one thread is to do for several stages, in an order that is fair to both kinds: somebody waits for each
-// token of a served model, and a step of training is made of many tasks. Thread-safe.
+// What one thread is to do for several stages, in an order that is fair to both kinds: somebody waits for
+// each token of a served model, and a step of training is made of many tasks. Thread-safe.
 #pragma once
 
 #include <deque>

@@ -31,8 +31,8 @@ void Cluster::connect(FakePeer& peer) {
       proto::DeviceReport{.device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f"};
   if (options_.reachable) hello.device->addresses = {hello.name};
   if (peer.stage && peer.stage->loaded && !peer.stage->failed)
-    hello.holding = {{peer.stage->assignment->run, peer.stage->assignment->plan_version,
-                      peer.stage->assignment->seat}};
+    hello.holding = {
+        {peer.stage->assignment->run, peer.stage->assignment->plan_version, peer.stage->assignment->seat}};
   queues_["from " + std::to_string(*peer.connection)].push_back(
       [this, connection = *peer.connection, who = key(peer.number), hello] {
         feed(Introduced{connection, who, "address", hello, TokenVerdict::Valid});

@@ -186,7 +186,8 @@ TEST_F(AvailabilityTest, APeerOfTwoStagesMayHaveOneOfEachKind) {
   const auto candidates = availability_.of(job);
   ASSERT_EQ(candidates.size(), 1u);
   EXPECT_EQ(candidates[0].device.memory, Bytes{350});
-  EXPECT_EQ(candidates[0].device.rates.matmul_flops_per_second, 4e9) << "whoever is idle is the better choice";
+  EXPECT_EQ(candidates[0].device.rates.matmul_flops_per_second, 4e9)
+      << "whoever is idle is the better choice";
 
   peer.stages[other].serves = false;
   EXPECT_EQ(why(peer), "works on job 2") << "it trains already";

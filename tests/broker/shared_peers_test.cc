@@ -1,5 +1,5 @@
-// Peers that hold two stages: of a job that trains and of one that serves. Whatever becomes of such a peer, both
-// jobs go on.
+// Peers that hold two stages: of a job that trains and of one that serves. Whatever becomes of such a peer,
+// both jobs go on.
 #include <gtest/gtest.h>
 
 #include "tests/broker/serving_world.h"
@@ -26,10 +26,10 @@ class SharedPeers : public ServingWorld {
     trained_at.clear();
     for (const PlannedStage& stage : plan->stages) trained_at.push_back(stage.peer);
     for (const PeerId& peer : trained_at)
-      receive(connection_of(peer), proto::StageReady{.run = kTrained,
-                                                     .plan_version = trained_version,
-                                                     .persistent = {1000},
-                                                     .microbatch = {100}});
+      receive(
+          connection_of(peer),
+          proto::StageReady{
+              .run = kTrained, .plan_version = trained_version, .persistent = {1000}, .microbatch = {100}});
   }
   void begin_both() {
     serve();

@@ -174,9 +174,13 @@ TEST_F(Cli, HoursDiskAndJobsOfAPeerAreSaidRight) {
   const std::string token = nlohmann::json::parse(
       run({"token", "create", "--role", "peer", "--data-dir", folder + "/broker", "--format", "json"})
           .out)["token"];
-  for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
-           {"--schedule", "25:00-26:00"}, {"--schedule", "always"}, {"--disk", "1KiB"}, {"--disk", "much"},
-           {"--jobs", "0"}, {"--jobs", "3"}}) {
+  for (const auto& [option, value] :
+       std::vector<std::pair<std::string, std::string>>{{"--schedule", "25:00-26:00"},
+                                                        {"--schedule", "always"},
+                                                        {"--disk", "1KiB"},
+                                                        {"--disk", "much"},
+                                                        {"--jobs", "0"},
+                                                        {"--jobs", "3"}}) {
     const Finished finished =
         run({"join", "127.0.0.1:1", "--token", token, "--data-dir", folder + "/peer", option, value});
     EXPECT_EQ(finished.status, 2) << value << ": " << finished.err;

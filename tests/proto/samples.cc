@@ -218,7 +218,8 @@ class Maker {
     to.seconds_busy = positive();
   }
   void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free, to.work); }
-  void fill(StageResumed& to) { fill_all(to.run, to.plan_version, to.last_sequence, to.persistent, to.microbatch);
+  void fill(StageResumed& to) {
+    fill_all(to.run, to.plan_version, to.last_sequence, to.persistent, to.microbatch);
   }
   void fill(StandingBy& to) {
     fill_all(to.run, to.step, to.list);
