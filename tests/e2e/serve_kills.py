@@ -382,6 +382,7 @@ def parsed():
     options = parser.parse_args()
     if options.quick:
         options.kills, options.pair_kills, options.broker_kills = 0, 1, 1  # nobody has to come back
+        options.round_trip = 4
     return options
 
 
