@@ -100,23 +100,26 @@ void BlobKeeper::collect(Instant now, std::set<Digest> open, Result<std::set<Dig
 
 // What a peer has to fetch from us, for on_received().
 void BlobKeeper::on_sent(const Send& sent) {
-  const bool is_stage = std::holds_alternative<proto::AssignStage>(*sent.message);
-  const bool is_stand_by = std::holds_alternative<proto::StandBy>(*sent.message);
-  if (!is_stage && !is_stand_by && !std::holds_alternative<proto::ReleaseStage>(*sent.message)) return;
-  const auto known = known_.find(sent.connection);
-  if (known == known_.end()) return;
-  if (is_stand_by)
-    known->second.stand_by = sent.message;
-  else
-    known->second.stage = is_stage ? sent.message : nullptr;
+  const auto recipient = recipients_.find(sent.connection);
+  if (recipient == recipients_.end()) return;
+  auto& stages = recipient->second.stages;
+  if (std::holds_alternative<proto::StandBy>(*sent.message))
+    recipient->second.stand_by = sent.message;
+  else if (const auto* assigned = std::get_if<proto::AssignStage>(sent.message.get()))
+    stages[assigned->run] = sent.message;
+  else if (const auto* released = std::get_if<proto::ReleaseStage>(sent.message.get()))
+    stages.erase(released->run);
 }
 
-bool BlobKeeper::may_fetch(const Known& who, const Digest& blob) const {
+bool BlobKeeper::may_fetch(const Recipient& who, const Digest& blob) const {
   const auto names_it = [&](const std::vector<proto::TensorReference>& tensors) {
     return std::any_of(tensors.begin(), tensors.end(),
                        [&](const proto::TensorReference& tensor) { return tensor.sha256 == blob; });
   };
-  return (who.stage && names_it(std::get<proto::AssignStage>(*who.stage).tensors)) ||
+  return std::any_of(who.stages.begin(), who.stages.end(),
+                     [&](const auto& stage) {
+                       return names_it(std::get<proto::AssignStage>(*stage.second).tensors);
+                     }) ||
          (who.stand_by && names_it(std::get<proto::StandBy>(*who.stand_by).tensors));
 }
 
@@ -129,11 +132,11 @@ void BlobKeeper::on_received(const Received& report, Instant now) {
     damaged = failed->damaged;
   else if (const auto* standing = std::get_if<proto::StandingBy>(report.message.get()))
     damaged = standing->damaged;
-  const auto known = known_.find(report.connection);
-  if (!damaged || known == known_.end()) return;
+  const auto recipient = recipients_.find(report.connection);
+  if (!damaged || recipient == recipients_.end()) return;
 
   std::erase_if(damage_looked_for_, [&](const auto& entry) { return now - entry.second > kDamageEvery; });
-  const Known& who = known->second;
+  const Recipient& who = recipient->second;
   if (damage_looked_for_.contains(who.who) || !may_fetch(who, *damaged)) return;
   damage_looked_for_[who.who] = now;
   outside_.on_disk([this, blob = *damaged] {

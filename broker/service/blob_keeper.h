@@ -30,8 +30,8 @@ class BlobKeeper {
   BlobKeeper(storage::BlobStore& blobs, BlobLeases& leases, Outside& outside, Duration collect_every)
       : blobs_(blobs), leases_(leases), outside_(outside), collect_every_(collect_every) {}
 
-  void begin(ConnectionId connection, const PeerId& who) { known_[connection] = {.who = who}; }
-  void end(ConnectionId connection) { known_.erase(connection); }
+  void begin(ConnectionId connection, const PeerId& who) { recipients_[connection] = {.who = who}; }
+  void end(ConnectionId connection) { recipients_.erase(connection); }
   void on_sent(const Send& sent);
   // What a peer says may have to do with damage here.
   void on_received(const Received& report, Instant now);
@@ -50,18 +50,19 @@ class BlobKeeper {
   void collect(Instant now, std::set<Digest> open, Result<std::set<Digest>> ended);
 
  private:
-  struct Known {  // a connection that is there
+  struct Recipient {  // a connection that is there, and what it was told last
     PeerId who{};
-    std::shared_ptr<const proto::Message> stage{}, stand_by{};  // the last that it was told
+    std::map<proto::JobNumber, std::shared_ptr<const proto::Message>> stages{};
+    std::shared_ptr<const proto::Message> stand_by{};
   };
-  bool may_fetch(const Known& who, const Digest& blob) const;
+  bool may_fetch(const Recipient& who, const Digest& blob) const;
 
   storage::BlobStore& blobs_;
   BlobLeases& leases_;
   Outside& outside_;
   const Duration collect_every_;
   Instant next_collection_{};
-  std::map<ConnectionId, Known> known_;
+  std::map<ConnectionId, Recipient> recipients_;
   std::map<PeerId, Instant> damage_looked_for_;  // because it said so
   std::vector<Digest> transient_kept_;           // by the last round
 };

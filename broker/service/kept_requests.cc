@@ -128,11 +128,11 @@ void KeptRequests::load() {
     const std::string id = row.id;
     const auto ended = row.ended_unix_ms;
     const proto::JobNumber job = row.request.run;
-    known_[id] = {row.request.tokens.size(), ended};
+    kept_[id] = {row.request.tokens.size(), ended};
     tokens_ += row.request.tokens.size();
     if (ended) ended_.emplace(*ended, id);
     const bool is_over = ended && (now - *ended > kKeptMs || *ended > now);
-    if (is_over || known_.size() > kRequestsMax || tokens_ > kTokensMax)
+    if (is_over || kept_.size() > kRequestsMax || tokens_ > kTokensMax)
       forget(id);
     else
       earlier_[id] = {.job = job, .request = kept(std::move(row)), .is_wanted = !ended};
@@ -146,8 +146,8 @@ void KeptRequests::keep(proto::JobNumber job, serve::KeptRequest request, std::f
     const MutexLock lock(mutex_);
     const size_t tokens = request.request.prompt.size();
     const bool is_sound = store_ && !is_failing_ && request.request.tokens_max >= 0;
-    if (is_sound && !known_.contains(request.id) && make_room(tokens)) {
-      known_[request.id] = {tokens, std::nullopt};
+    if (is_sound && !kept_.contains(request.id) && make_room(tokens)) {
+      kept_[request.id] = {tokens, std::nullopt};
       tokens_ += tokens;
       waiting_[request.id] = {std::nullopt, std::exchange(done, nullptr)};
       change(stored(job, std::move(request)));
@@ -160,8 +160,8 @@ void KeptRequests::keep(proto::JobNumber job, serve::KeptRequest request, std::f
 
 void KeptRequests::end(const std::string& id) {
   const MutexLock lock(mutex_);
-  const auto found = known_.find(id);
-  if (found == known_.end() || found->second.ended_unix_ms) return;
+  const auto found = kept_.find(id);
+  if (found == kept_.end() || found->second.ended_unix_ms) return;
   const int64_t now = unix_ms();
   found->second.ended_unix_ms = now;
   ended_.emplace(now, id);
@@ -169,13 +169,13 @@ void KeptRequests::end(const std::string& id) {
 }
 
 bool KeptRequests::make_room(size_t tokens) {
-  while ((known_.size() >= kRequestsMax || tokens_ + tokens > kTokensMax) && !ended_.empty())
+  while ((kept_.size() >= kRequestsMax || tokens_ + tokens > kTokensMax) && !ended_.empty())
     forget(std::string(ended_.begin()->second));
-  return known_.size() < kRequestsMax && tokens_ + tokens <= kTokensMax;
+  return kept_.size() < kRequestsMax && tokens_ + tokens <= kTokensMax;
 }
 
 void KeptRequests::forget(const std::string& id) {
-  const auto node = known_.extract(id);
+  const auto node = kept_.extract(id);
   if (!node) return;
   tokens_ -= node.mapped().tokens;
   if (const auto ended = node.mapped().ended_unix_ms) ended_.erase({*ended, id});
@@ -233,7 +233,7 @@ std::vector<std::function<void()>> KeptRequests::settle(std::vector<RequestChang
 
 void KeptRequests::lose(const std::string& id) {
   metrics_.add("weft_serve_requests_not_kept_total");
-  const auto node = known_.extract(id);
+  const auto node = kept_.extract(id);
   if (!node) return;
   tokens_ -= node.mapped().tokens;
   if (const auto ended = node.mapped().ended_unix_ms) ended_.erase({*ended, id});
@@ -316,7 +316,7 @@ void KeptRequests::withdraw(proto::JobNumber job) {
 Metrics KeptRequests::metrics() const {
   const MutexLock lock(mutex_);
   Metrics metrics = metrics_;
-  metrics.set("weft_serve_requests_kept", static_cast<double>(known_.size()));
+  metrics.set("weft_serve_requests_kept", static_cast<double>(kept_.size()));
   return metrics;
 }
 

@@ -58,7 +58,7 @@ class KeptRequests final : public std::enable_shared_from_this<KeptRequests> {
 
  private:
   class OfJob;
-  struct Known {
+  struct Kept {
     size_t tokens = 0;
     std::optional<int64_t> ended_unix_ms;
   };
@@ -88,7 +88,7 @@ class KeptRequests final : public std::enable_shared_from_this<KeptRequests> {
   const Log log_;
   const std::unique_ptr<RequestStore> store_;  // the worker's, once there is one
   mutable Mutex mutex_;
-  std::map<std::string, Known> known_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::string, Kept> kept_ WEFT_GUARDED_BY(mutex_);
   std::set<std::pair<int64_t, std::string>> ended_ WEFT_GUARDED_BY(mutex_);  // the oldest first
   std::map<std::string, Earlier> earlier_ WEFT_GUARDED_BY(mutex_);
   std::vector<RequestChange> changes_ WEFT_GUARDED_BY(mutex_);      // that are not written

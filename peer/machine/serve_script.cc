@@ -72,11 +72,11 @@ Status ServeScript::check_number(const proto::TensorHeader& header) const {
   if (header.microbatch == 0 || header.microbatch > pass - last_)
     return refuse(name_of(header) + ": the pass cannot be " + std::to_string(header.microbatch) +
                   " behind the one before it");
-  const auto coming = coming_.find(pass);
-  if (coming == coming_.end()) return check_room(header);
-  if (coming->second.behind != header.microbatch)
+  const auto partial = partial_.find(pass);
+  if (partial == partial_.end()) return check_room(header);
+  if (partial->second.behind != header.microbatch)
     return refuse(name_of(header) + ": two edges say different things of the pass before it");
-  if (coming->second.edges.contains(header.edge)) return refuse(name_of(header) + " came twice");
+  if (partial->second.edges.contains(header.edge)) return refuse(name_of(header) + " came twice");
   return {};
 }
 
@@ -86,7 +86,7 @@ Status ServeScript::check_room(const proto::TensorHeader& header) const {
   const auto is_alike = [&](uint64_t pass) { return (pass < kServeHistoryPasses) == is_history; };
   const auto waiting = static_cast<uint64_t>(
       std::count_if(whole_.begin(), whole_.end(), is_alike) +
-      std::count_if(coming_.begin(), coming_.end(), [&](const auto& one) { return is_alike(one.first); }));
+      std::count_if(partial_.begin(), partial_.end(), [&](const auto& one) { return is_alike(one.first); }));
   const uint64_t most = is_history ? serve.positions_max / std::max(serve.rows_max, 1u) : serve.passes_max;
   if (waiting <= most) return {};
   return refuse(name_of(header) + ": " + std::to_string(waiting) + " passes wait here already, and " +
@@ -100,17 +100,17 @@ Status ServeScript::on_tensor(const plan::Seat& from, const proto::TensorHeader&
     return refuse("a pass from a stage that is not before this one");
   WEFT_TRY_STATUS(check_serve_tensor(header, *assignment_->serve, *edges_));
   WEFT_TRY_STATUS(check_number(header));
-  Coming& coming = coming_[header.step];
-  coming.behind = header.microbatch;
-  coming.edges.insert(header.edge);
+  PartialPass& partial = partial_[header.step];
+  partial.behind = header.microbatch;
+  partial.edges.insert(header.edge);
   line_up();
   return {};
 }
 
 void ServeScript::line_up() {
-  for (auto first = coming_.begin(); first != coming_.end(); first = coming_.erase(first)) {
-    const auto& [pass, coming] = *first;
-    if (pass - coming.behind != last_ || coming.edges.size() < edges_->size()) return;
+  for (auto first = partial_.begin(); first != partial_.end(); first = partial_.erase(first)) {
+    const auto& [pass, partial] = *first;
+    if (pass - partial.behind != last_ || partial.edges.size() < edges_->size()) return;
     whole_.push_back(pass);
     last_ = pass;
   }

@@ -84,7 +84,7 @@ class ServeScript {
   const ServeRequests* requests() const { return requests_ ? &*requests_ : nullptr; }  // of the entry
 
  private:
-  struct Coming {
+  struct PartialPass {
     uint32_t behind = 0;  // numbers behind the pass before it
     std::set<uint32_t> edges{};
   };
@@ -96,13 +96,13 @@ class ServeScript {
   Options options_;
   std::optional<ServeRequests> requests_;
   std::optional<std::vector<dag::RowSpec>> edges_;
-  std::map<uint64_t, Coming> coming_;   // by pass
-  std::deque<uint64_t> whole_;          // passes that were not handed out
-  uint64_t last_ = 0;                   // pass that was lined up
-  bool begins_ = false;                 // there may be something to begin
-  bool goes_on_ = false;                // and there is, once a request comes
-  std::deque<Task> tasks_;              // handed out and not done
-  std::optional<Instant> round_since_;  // since when what is under way has not come round
+  std::map<uint64_t, PartialPass> partial_;  // by pass
+  std::deque<uint64_t> whole_;               // passes that were not handed out
+  uint64_t last_ = 0;                        // pass that was lined up
+  bool begins_ = false;                      // there may be something to begin
+  bool goes_on_ = false;                     // and there is, once a request comes
+  std::deque<Task> tasks_;                   // handed out and not done
+  std::optional<Instant> round_since_;       // since when what is under way has not come round
 };
 
 }  // namespace weft::peer

@@ -37,34 +37,34 @@ void FakeEntry::take(const proto::Message& message) {
     taken.push_back(*request);
     run_ = request->run;
     plan_version_ = request->plan_version;
-    const auto known = known_.find(request->request);
-    if (known == known_.end())
+    const auto known = requests_.find(request->request);
+    if (known == requests_.end())
       begin(*request);
     else
       tell_again(*request, known->second);
   } else if (const auto* cancel = std::get_if<proto::CancelRequest>(&message)) {
     ++cancelled;
-    if (const auto known = known_.find(cancel->request); known != known_.end())
+    if (const auto known = requests_.find(cancel->request); known != requests_.end())
       engine_.cancel(known->second.engine_id);
   }
 }
 
 void FakeEntry::begin(const proto::ServeRequest& request) {
   const uint64_t number = request.request;
-  Known& known = known_[number];
+  Told& known = requests_[number];
   known.begin = request.tokens.size();
   serve::Listener listener;
   listener.on_token = [this, number](const serve::Generated& generated) {
     const proto::ServedToken token{.token = generated.draw.token,
                                    .log_probability = generated.draw.log_probability,
                                    .alternatives = generated.draw.alternatives};
-    known_[number].drawn.push_back(token);
+    requests_[number].drawn.push_back(token);
     told_.push_back(progress(number, static_cast<size_t>(generated.position)));
     told_.back().tokens = {token};
     return true;
   };
   listener.on_end = [this, number](serve::Finish finish, const Status& status) {
-    Known& ended = known_[number];
+    Told& ended = requests_[number];
     ended.end = static_cast<proto::ServeEnd>(finish);
     if (!status) ended.error = status.error();
     told_.push_back(progress(number, ended.begin + ended.drawn.size()));
@@ -85,12 +85,12 @@ void FakeEntry::begin(const proto::ServeRequest& request) {
   known.engine_id = *id;
 }
 
-void FakeEntry::tell_again(const proto::ServeRequest& request, const Known& known) {
-  const size_t first = std::max(request.tokens.size(), known.begin);
+void FakeEntry::tell_again(const proto::ServeRequest& request, const Told& told) {
+  const size_t first = std::max(request.tokens.size(), told.begin);
   proto::ServeProgress again = progress(request.request, first);
-  for (size_t i = first - known.begin; i < known.drawn.size(); ++i) again.tokens.push_back(known.drawn[i]);
-  again.end = known.end;
-  again.error = known.error;
+  for (size_t i = first - told.begin; i < told.drawn.size(); ++i) again.tokens.push_back(told.drawn[i]);
+  again.end = told.end;
+  again.error = told.error;
   if (!again.tokens.empty() || again.end) told_.push_back(std::move(again));
 }
 

@@ -40,7 +40,7 @@ class FakeEntry {
   std::vector<proto::ServeRequest> taken;
 
  private:
-  struct Known {
+  struct Told {
     uint64_t engine_id = 0;
     size_t begin = 0;  // the position of the first that it drew
     std::vector<proto::ServedToken> drawn;
@@ -48,12 +48,12 @@ class FakeEntry {
     std::optional<Error> error;
   };
   void begin(const proto::ServeRequest& request);
-  void tell_again(const proto::ServeRequest& request, const Known& known);
+  void tell_again(const proto::ServeRequest& request, const Told& told);
   proto::ServeProgress progress(uint64_t number, size_t first) const;
 
   HashingDecoder decoder_;
   serve::Engine engine_;
-  std::map<uint64_t, Known> known_;
+  std::map<uint64_t, Told> requests_;
   std::vector<proto::ServeProgress> told_;
   proto::JobNumber run_ = 0;  // as it was asked last
   proto::PlanVersion plan_version_ = 0;

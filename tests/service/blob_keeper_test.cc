@@ -116,6 +116,23 @@ TEST_F(BlobKeeperTest, DamageIsLookedForInWhatAPeerWasToFetch) {
   EXPECT_NE(lines_[0].find(to_hex(stage)), std::string::npos) << lines_[0];
 }
 
+TEST_F(BlobKeeperTest, APeerOfTwoStagesIsToFetchBoths) {
+  const Digest trains = put(1), serves = put(2);
+  keeper_.begin(1, key(1));
+  for (const auto& [run, blob] : {std::pair{4, trains}, {7, serves}}) {
+    proto::AssignStage assigned{.run = static_cast<proto::JobNumber>(run), .plan_version = 1};
+    assigned.tensors = {reference(blob)};
+    sent(1, assigned);
+  }
+  says_damaged(1, trains);
+  EXPECT_EQ(do_work(), 1u);
+  sent(1, proto::ReleaseStage{.run = 4, .plan_version = 1});
+  says_damaged(1, trains, std::chrono::seconds(100));
+  EXPECT_EQ(do_work(), 0u) << "that was let go of";
+  says_damaged(1, serves, std::chrono::seconds(200));
+  EXPECT_EQ(do_work(), 1u);
+}
+
 TEST_F(BlobKeeperTest, AClaimOfDamageCostsAHashAMinute) {
   const Digest stage = put(1);
   keeper_.begin(1, key(1));
