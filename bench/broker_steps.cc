@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "bench/numbers.h"
 #include "broker/run/claims.h"
 #include "broker/run/run.h"
 #include "dag/state.h"
@@ -153,5 +154,5 @@ int main_of(uint64_t steps) {
 }  // namespace weft::broker
 
 int main(int argc, char** argv) {
-  return weft::broker::main_of(argc > 1 ? std::max(1, std::atoi(argv[1])) : 100);
+  return weft::broker::main_of(argc > 1 ? std::max(1, weft::bench::number_of<int>(argv[1])) : 100);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "bench/numbers.h"
 #include "compress/codec.h"
 #include "compress/loops/table.h"
 
@@ -133,7 +134,8 @@ int main(int count, char** arguments) {
   const ForcedLoops forced(*table);
   std::printf("loops: %s", table->isa);
   std::vector<size_t> sizes;
-  for (int i = 2; i < count; ++i) sizes.push_back(std::clamp(std::atoi(arguments[i]), 1, 256));
+  for (int i = 2; i < count; ++i)
+    sizes.push_back(std::clamp(weft::bench::number_of<int>(arguments[i]), 1, 256));
   if (sizes.empty()) sizes = {1, 16};
   for (const size_t millions : sizes) Bench(millions << 20).run();
 }

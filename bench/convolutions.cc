@@ -21,6 +21,7 @@
 #include <tuple>
 
 #include "base/rng.h"
+#include "bench/numbers.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
 #include "peer/backend/cpu/cpu_backend.h"
@@ -62,7 +63,7 @@ struct Convolution {
 Ints numbers(const std::string& text) {
   Ints list;
   std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) list.push_back(std::atoll(part.c_str()));
+  for (std::string part; std::getline(stream, part, ',');) list.push_back(bench::number_of<int64_t>(part));
   return list;
 }
 

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "base/rng.h"
+#include "bench/numbers.h"
 #include "dag/op_table.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/program.h"
@@ -146,8 +147,8 @@ void measure(const Case& c, int threads, int64_t bytes) {
 // over so much memory.
 int main(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  const int threads_max = argc > 2 ? std::atoi(argv[2]) : 2;
-  const int64_t bytes = int64_t{argc > 3 ? std::max(1, std::atoi(argv[3])) : 256} << 20;
+  const int threads_max = argc > 2 ? weft::bench::number_of<int>(argv[2]) : 2;
+  const int64_t bytes = int64_t{argc > 3 ? std::max(1, weft::bench::number_of<int>(argv[3])) : 256} << 20;
   std::printf("rows: GB/s of weights (of the rate of a sum over memory; the kernel of training programs)\n");
   for (int threads = 1; threads <= threads_max; ++threads) {
     std::printf("%d threads\n", threads);

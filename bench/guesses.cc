@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "bench/numbers.h"
 #include "tests/serve/virtual_ring.h"
 
 namespace {
@@ -61,9 +62,9 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--smoke") == 0) is_smoke = true;
     if (i + 1 == argc) break;
-    if (std::strcmp(argv[i], "--stage-ms") == 0) times.stage_ms = std::atof(argv[i + 1]);
-    if (std::strcmp(argv[i], "--row-ms") == 0) times.row_ms = std::atof(argv[i + 1]);
-    if (std::strcmp(argv[i], "--tokens") == 0) tokens = std::atoll(argv[i + 1]);
+    if (std::strcmp(argv[i], "--stage-ms") == 0) times.stage_ms = weft::bench::number_of<double>(argv[i + 1]);
+    if (std::strcmp(argv[i], "--row-ms") == 0) times.row_ms = weft::bench::number_of<double>(argv[i + 1]);
+    if (std::strcmp(argv[i], "--tokens") == 0) tokens = weft::bench::number_of<int64_t>(argv[i + 1]);
   }
   if (is_smoke) tokens = 50;
   for (const double round_trip : {0.2, 40.0, 100.0})

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "base/rng.h"
+#include "bench/numbers.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
 #include "peer/backend/cpu/cpu_backend.h"
@@ -107,9 +108,10 @@ std::vector<Case> all_cases(Layout layout) {
   cases.push_back(one_op("layer norm", OpKind::LayerNorm, {{256, 768}, {768}, {768}}, last));
   cases.push_back(one_op("layer norm grad", OpKind::LayerNormGrad,
                          {{256, 768}, {256, 768}, {768}, {256, 1}, {256, 1}}, last));
-  cases.push_back(one_op("softmax", OpKind::Softmax, {{24 * 128, 128}}, {{Attr::Axis, int64_t{1}}}));
-  cases.push_back(one_op("softmax grad", OpKind::SoftmaxGrad, {{24 * 128, 128}, {24 * 128, 128}},
-                         {{Attr::Axis, int64_t{1}}}));
+  const int64_t rows = int64_t{24} * 128;  // of 12 heads of two samples
+  cases.push_back(one_op("softmax", OpKind::Softmax, {{rows, 128}}, {{Attr::Axis, int64_t{1}}}));
+  cases.push_back(
+      one_op("softmax grad", OpKind::SoftmaxGrad, {{rows, 128}, {rows, 128}}, {{Attr::Axis, int64_t{1}}}));
   const Attributes loss{{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}};
   cases.push_back(one_op("cross entropy", OpKind::CrossEntropy, {{256, 50257}, {256}}, loss));
   cases.push_back(
@@ -216,7 +218,7 @@ void measure(const Case& c, int threads_max) {
 // weft_bench_kernels [WORD [THREADS]]: only cases whose name holds WORD.
 int main(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+  const int threads = argc > 2 ? weft::bench::number_of<int>(argv[2]) : 2;
   const auto backend = weft::peer::make_cpu_backend({.threads = 1, .pin = false});
   std::printf("%s\n", (*backend)->numerics_fingerprint().c_str());
   for (const auto& c : weft::all_cases((*backend)->traits().convolution_layout))

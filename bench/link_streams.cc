@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "bench/numbers.h"
 #include "peer/service/bulk.h"
 #include "peer/service/link_service.h"
 #include "security/identity.h"
@@ -117,7 +118,7 @@ int main(int argc, char** argv) {
   const char* to = argc > 3 ? argv[2] : nullptr;
   const char* address = argc > 3 ? argv[3] : nullptr;
   const char* given = argc == 2 ? argv[1] : argc > 4 ? argv[4] : "20";
-  const auto measured = std::chrono::seconds(std::max(1, std::atoi(given)));
+  const auto measured = std::chrono::seconds(std::max(1, weft::bench::number_of<int>(given)));
   for (const uint32_t streams : {0u, 1u, 4u}) {
     const Figures figures = measure(streams, measured, from, to, address);
     const auto& small = figures.small_seconds;

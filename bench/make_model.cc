@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "bench/numbers.h"
 #include "dag/onnx/schema.h"
 
 namespace {
@@ -55,7 +56,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: weft_bench_model WIDTH LAYERS LENGTH OUT.onnx\n");
     return 2;
   }
-  const int64_t width = std::atoll(argv[1]), layers = std::atoll(argv[2]), length = std::atoll(argv[3]);
+  const auto width = weft::bench::number_of<int64_t>(argv[1]),
+             layers = weft::bench::number_of<int64_t>(argv[2]),
+             length = weft::bench::number_of<int64_t>(argv[3]);
   pb::ModelProto model;
   model.set_ir_version(8);
   model.set_producer_name("weft bench");

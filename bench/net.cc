@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "bench/numbers.h"
 #include "net/connection.h"
 #include "net/listener.h"
 #include "net/model/link_model.h"
@@ -279,8 +280,8 @@ int main(int argc, char** argv) {
   using namespace weft::net;
   using std::chrono::microseconds;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const double sample_seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
-  const int samples = argc > 2 ? std::max(1, std::atoi(argv[2])) : 7;
+  const double sample_seconds = argc > 1 ? weft::bench::number_of<double>(argv[1]) : 0.5;
+  const int samples = argc > 2 ? std::max(1, weft::bench::number_of<int>(argv[2])) : 7;
   const int few = std::min(3, samples);
   print_loopback(sample_seconds, samples);
   print_link("8 Mbit/s, 25 ms", 1e6, microseconds(25'000), 6 * sample_seconds, few);

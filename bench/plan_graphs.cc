@@ -119,6 +119,7 @@ dag::Graph gpt2_step(int64_t batch) { return Gpt2(batch).step(); }
 ClusterView world(uint32_t count) {
   Rng rng(7, 1);
   std::vector<DeviceView> devices;
+  devices.reserve(count);
   for (uint32_t i = 0; i < count; ++i)
     devices.push_back(
         device("peer" + std::to_string(i), i / 12, 2e12 * static_cast<double>(1 + rng.below(5)), 8));

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "bench/numbers.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "serve/engine.h"
 #include "serve/service/load.h"
@@ -91,6 +92,7 @@ class Bench {
   }
   std::vector<int64_t> random_tokens(int64_t count) {
     std::vector<int64_t> tokens;
+    tokens.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i)
       tokens.push_back(static_cast<int64_t>(rng_.below(static_cast<uint64_t>(decoder_.vocabulary()))));
     return tokens;
@@ -127,8 +129,9 @@ int main(int argc, char** argv) {
   int threads = 0;
   int64_t prompt_rows = serve::EngineOptions{}.prompt_rows;
   for (int i = 2; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--prompt-rows") == 0) prompt_rows = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--threads") == 0) threads = weft::bench::number_of<int>(argv[i + 1]);
+    if (std::strcmp(argv[i], "--prompt-rows") == 0)
+      prompt_rows = weft::bench::number_of<int64_t>(argv[i + 1]);
   }
   if (argc < 2) {
     std::fprintf(stderr, "usage: weft_bench_serving MODEL [--threads N] [--prompt-rows N]\n");

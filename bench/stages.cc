@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/numbers.h"
 #include "bench/stage_runs.h"
 #include "cli/plan_job.h"
 #include "dag/op_table.h"
@@ -112,6 +113,7 @@ std::vector<uint32_t> cut_equally(const plan::Model& model, const plan::Rates& r
     before += one;
   }
   std::vector<uint32_t> stage_of_op;
+  stage_of_op.reserve(model.position_of_op.size());
   for (const uint32_t position : model.position_of_op) stage_of_op.push_back(stage_of_position[position]);
   return stage_of_op;
 }
@@ -411,7 +413,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--rounds" && i + 1 < argc)
-      options.rounds = std::max(1, std::atoi(argv[++i]));
+      options.rounds = std::max(1, weft::bench::number_of<int>(argv[++i]));
     else if (word == "--groups")
       options.groups = true;
     else if (word == "--rates")

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "bench/numbers.h"
 #include "broker/store/sqlite_store.h"
 
 namespace weft::broker {
@@ -120,7 +121,9 @@ int main(int count, char** arguments) {
   const fs::path base = count > 1 ? fs::path(arguments[1]) : fs::temp_directory_path();
   const fs::path folder = base / ("weft-bench-store-" + std::to_string(::getpid()));
   fs::create_directories(folder);
-  weft::broker::measure_opening(folder, count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1'000'000);
-  weft::broker::measure_appending(folder, count > 3 ? std::max(0.01, std::atof(arguments[3])) : 3);
+  weft::broker::measure_opening(folder,
+                                count > 2 ? weft::bench::number_of<uint64_t>(arguments[2]) : 1'000'000);
+  weft::broker::measure_appending(
+      folder, count > 3 ? std::max(0.01, weft::bench::number_of<double>(arguments[3])) : 3);
   fs::remove_all(folder);
 }

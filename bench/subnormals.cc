@@ -59,9 +59,11 @@ class Bench {
     const auto kernel = std::move(*backend_->make_kernel(graph, group));
     const View workspace = take(kernel->workspace_bytes());
     std::vector<View> out;
+    out.reserve(group.outputs.size());
     for (const ValueId v : group.outputs) out.push_back(take(graph.spec(v).bytes()));
     const auto seconds = [&](float magnitude) {
       std::vector<View> in;
+      in.reserve(shapes.size());
       for (size_t i = 0; i < shapes.size(); ++i)
         in.push_back(uploaded(numbers({DType::F32, shapes[i]}, i == which ? magnitude : 1.0f, i)));
       return best_of([&] { (void)kernel->run(in, out, workspace, {.seed = 1, .step = 1}); });

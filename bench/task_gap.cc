@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "bench/numbers.h"
 #include "dag/op_table.h"
 #include "net/listener.h"
 #include "peer/backend/cpu/cpu_backend.h"
@@ -138,9 +139,9 @@ class Conductor {
   Conductor(uint64_t rounds, double megabits) : rounds_(rounds) {
     net::ListenOptions listen;
     listen.identity = identity_.get();
-    auto opened = net::Listener::open(loop_, {"127.0.0.1", 0}, listen, [this](net::ConnectionPtr connection) {
-      on_connection(std::move(connection));
-    });
+    auto opened =
+        net::Listener::open(loop_, {"127.0.0.1", 0}, listen,
+                            [this](const net::ConnectionPtr& connection) { on_connection(connection); });
     WEFT_CHECK(opened.has_value());
     listener_ = std::move(*opened);
     for (auto& peer : peers)
@@ -164,7 +165,7 @@ class Conductor {
     bool ready = false;
     uint64_t commands = 0;
   };
-  void on_connection(net::ConnectionPtr connection) {
+  void on_connection(const net::ConnectionPtr& connection) {
     connection->set_limits({.frame_size_max = proto::kMessageSizeMax});
     connections_.push_back(connection);
     connection->start({.on_frame =
@@ -313,6 +314,7 @@ int measure(uint64_t rounds, double megabits) {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const uint64_t rounds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 10;
-  return weft::peer::measure(std::max<uint64_t>(rounds, 1), argc > 2 ? std::atof(argv[2]) : 0);
+  const uint64_t rounds = argc > 1 ? weft::bench::number_of<uint64_t>(argv[1]) : 10;
+  return weft::peer::measure(std::max<uint64_t>(rounds, 1),
+                             argc > 2 ? weft::bench::number_of<double>(argv[2]) : 0);
 }

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/numbers.h"
 #include "text/tokenizer.h"
 
 namespace weft::text {
@@ -142,7 +143,7 @@ int run(int argc, char** argv) {
   const Tokenizer tokenizer = load(argv[2]);
   const std::string text = read_file(argv[3]);
   if (std::strcmp(argv[1], "speed") == 0) {
-    print_speed(tokenizer, text, argc > 4 ? std::atof(argv[4]) : 3);
+    print_speed(tokenizer, text, argc > 4 ? weft::bench::number_of<double>(argv[4]) : 3);
   } else if (std::strcmp(argv[1], "decode") == 0) {
     print_texts(tokenizer, text);
   } else {
@@ -157,6 +158,4 @@ int run(int argc, char** argv) {
 }  // namespace weft::text
 
 // What is thrown ends a bench, as it should.
-int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
-  return weft::text::run(argc, argv);
-}
+int main(int argc, char** argv) { return weft::text::run(argc, argv); }

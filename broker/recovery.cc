@@ -151,6 +151,7 @@ void Recovery::on_blobs_verified(const BlobsVerified& event) {
 void Recovery::on_stalled(Job& job, const std::string& what) {
   const phase::Running& at = *job.running();
   std::vector<StalledStage> stages;
+  stages.reserve(at.crew.stages.size());
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s)
     stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].work.segments()});
   Job::Losses& losses = job.losses;

@@ -98,7 +98,7 @@ Result<fs::path> save_login(const fs::path& folder, const Login& login) {
   const nlohmann::ordered_json text{
       {"format", kLoginFormat}, {"broker", login.broker}, {"token", login.token}};
   const std::string bytes = text.dump(2) + "\n";
-  const fs::path path = folder / "login.json";
+  fs::path path = folder / "login.json";
   WEFT_TRY_STATUS(files.write_atomic(path, std::as_bytes(std::span(bytes)), {.mode = 0600}));
   return path;
 }

@@ -51,6 +51,7 @@ std::string bash_values(const CommandWords& command, const Path& path) {
   for (const OptionWords& option : command.options) {
     if (!is_option(option) || option.value.empty()) continue;
     std::vector<std::string> patterns;
+    patterns.reserve(option.names.size());
     for (const std::string& name : option.names) patterns.push_back(quoted(joined(path, " ") + " " + name));
     out += "    " + joined(patterns, "|") + ") values=" + quoted(joined(option.choices, " ")) +
            (option.choices.empty() ? " files=1" : "") + " ;;\n";

@@ -77,8 +77,10 @@ Result<std::vector<Tensor>> execute(const dag::Graph& graph, const dag::Weights&
     }
     std::vector<const Tensor*> operands;
     std::vector<dag::TensorSpec> specs;
+    operands.reserve(op.inputs.size());
     for (const dag::ValueId input : op.inputs)
       operands.push_back(input.valid() ? &values[input.index] : nullptr);
+    specs.reserve(op.outputs.size());
     for (const dag::ValueId output : op.outputs) specs.push_back(graph.spec(output));
     WEFT_TRY(auto results, peer::evaluate_reference(op, operands, specs));
     for (size_t i = 0; i < results.size(); ++i) values[op.outputs[i].index] = std::move(results[i]);

@@ -338,9 +338,9 @@ Result<GradientReport> check_gradients(const dag::Graph& model, const dag::Weigh
                                        const GradientCheckOptions& options, const dag::OpTable& table,
                                        const std::function<void(const GradientFinding&)>& sink) {
   const dag::Graph with_loss = dag::promote_to_f64(attach_random_loss(model, options.seed, table), table);
-  WEFT_TRY(dag::Graph graph, dag::differentiate(with_loss, table));
+  WEFT_TRY(const dag::Graph graph, dag::differentiate(with_loss, table));
   // One that also runs backward, twice; and one that only finds losses, many times.
-  WEFT_TRY(const auto whole, Evaluation::create(std::move(graph), weights, options.seed));
+  WEFT_TRY(const auto whole, Evaluation::create(graph, weights, options.seed));
   WEFT_TRY(const auto forward, Evaluation::create(dag::prune(with_loss, table), weights, options.seed));
   return Checker(options, *forward).run(*whole, sink);
 }

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/coverage_report.h"
@@ -180,8 +182,12 @@ Result<std::map<std::string, int64_t>> parse_sizes(const std::vector<std::string
   std::map<std::string, int64_t> sizes;
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
-    const int64_t value = equals == std::string::npos ? 0 : std::atoll(text.c_str() + equals + 1);
-    if (value <= 0) return fail(ErrorCode::InvalidArgument, "--size wants name=number, not '" + text + "'");
+    const char* const end = text.data() + text.size();
+    const char* const begin = equals == std::string::npos ? end : text.data() + equals + 1;
+    int64_t value = 0;
+    const auto read = std::from_chars(begin, end, value);
+    if (read.ec != std::errc() || read.ptr != end || value <= 0)
+      return fail(ErrorCode::InvalidArgument, "--size wants name=number, not '" + text + "'");
     sizes[text.substr(0, equals)] = value;
   }
   return sizes;

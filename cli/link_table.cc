@@ -107,6 +107,7 @@ std::vector<std::string> link_table(const proto::LinkList& list) {
     add_sites(list, lines);
   } else {
     std::vector<std::string> names;
+    names.reserve(list.ends.size());
     for (const proto::LinkEnd& end : list.ends) names.push_back(short_name(end.name));
     Cells cells;
     for (const proto::LinkFigure& link : list.links)

@@ -58,7 +58,8 @@ std::string cut(std::string_view text, size_t columns) {
   size_t end = 0;
   for (size_t taken = 0; end < text.size();) {
     const Character next = first_of(text.substr(end));
-    if ((taken += next.columns()) > columns) break;
+    taken += next.columns();
+    if (taken > columns) break;
     end += next.size;
   }
   return std::string(text.substr(0, end));

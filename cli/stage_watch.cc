@@ -40,6 +40,7 @@ bool has_worked(const proto::StageStatus& stage) { return stage.busy > 0 || !sta
 
 std::vector<std::string> stage_lines(const proto::JobStatus& status) {
   std::vector<std::string> lines;
+  lines.reserve(status.stages.size());
   for (const proto::StageStatus& stage : status.stages) lines.push_back(line_of(stage));
   if (const proto::LinkComparison& c = status.comparison; c.step != 0)
     lines.push_back(fmt::format(

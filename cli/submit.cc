@@ -66,6 +66,7 @@ class UploadProgress {
 
 Status upload(Client& client, const train::Submission& submission) {
   std::vector<Digest> blobs;
+  blobs.reserve(submission.blobs.size());
   for (const auto& [sha256, source] : submission.blobs) blobs.push_back(sha256);
   WEFT_TRY(const std::vector<Digest> missing, client.missing(std::move(blobs)));
   uint64_t total = 0;

@@ -55,7 +55,10 @@ std::optional<Codec> parse_kept(Kind kind, std::string_view text) {
   codec.per_million = parse_density(text.substr(0, colon));
   text.remove_prefix(colon + 1);
   const size_t plus = text.find('+');
-  if (plus != text.npos && (codec.floor_bits = parse_bits(text.substr(plus + 1))) == 0) return std::nullopt;
+  if (plus != text.npos) {
+    codec.floor_bits = parse_bits(text.substr(plus + 1));
+    if (codec.floor_bits == 0) return std::nullopt;
+  }
   text = text.substr(0, plus);
   for (size_t i = 0; i < kValuesNames.size(); ++i)
     if (text == kValuesNames[i]) {

@@ -249,6 +249,7 @@ class ClusterReader {
     const auto at = device_of_name_.find(*name);
     if (at != device_of_name_.end()) return at->second;
     std::vector<std::string> names;
+    names.reserve(device_of_name_.size());
     for (const auto& [other, index] : device_of_name_) names.push_back(other);
     reader.problem(node->where, "there is no device '" + *name + "'" + suggestion(*name, names),
                    ErrorCode::NotFound);
@@ -359,6 +360,7 @@ plan::ClusterView view(const Cluster& cluster) {
   };
   const bool by_region = cluster.links.empty();
   std::vector<plan::DeviceView> devices;
+  devices.reserve(cluster.devices.size());
   for (const ClusterDevice& device : cluster.devices)
     devices.push_back({.name = device.name,
                        .region = device.region,

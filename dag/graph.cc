@@ -192,6 +192,7 @@ void GraphCopy::copy(OpId id) {
       break;
     default: {
       std::vector<ValueId> inputs;
+      inputs.reserve(op.inputs.size());
       for (const ValueId input : op.inputs) inputs.push_back(mapped(input));
       outputs = builder_.add_all(op.kind, std::move(inputs), op.attributes, op.name);
     }

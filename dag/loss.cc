@@ -119,6 +119,7 @@ struct TermBuilder {
     Attributes attributes = op.attributes;
     attributes.set(Attr::Reduction, std::string("sum"));
     std::vector<ValueId> operands;
+    operands.reserve(op.inputs.size());
     for (const ValueId operand : op.inputs) operands.push_back(copy.mapped(operand));
     const ValueId sum =
         builder.add(OpKind::CrossEntropy, std::move(operands), std::move(attributes), op.name);

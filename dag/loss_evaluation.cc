@@ -82,6 +82,7 @@ Result<TermSums> evaluate_counted_mean(GraphCopy& copy, const CountedMean& mean,
   Attributes attributes = op.attributes;
   attributes.set(Attr::Reduction, std::string("none"));
   std::vector<ValueId> operands;
+  operands.reserve(op.inputs.size());
   for (const ValueId operand : op.inputs) operands.push_back(copy.mapped(operand));
   compared.each = builder.add(OpKind::CrossEntropy, operands, std::move(attributes), op.name);
   const DType dtype = builder.spec(compared.each).dtype;

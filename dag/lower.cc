@@ -64,6 +64,7 @@ class LayoutPass {
     builder.set_phase(op.phase);
     builder.set_origin(op.origin == id ? OpId{} : ops_[op.origin.index]);
     std::vector<ValueId> inputs;
+    inputs.reserve(op.inputs.size());
     for (size_t i = 0; i < op.inputs.size(); ++i)
       inputs.push_back(in_layout(copy_.mapped(op.inputs[i]), choice.inputs()[i]));
     const auto outputs = builder.add_all(op.kind, std::move(inputs), op.attributes, op.name);

@@ -112,8 +112,10 @@ ValueId VjpContext::sum_to(ValueId cotangent, ValueId operand) {
 FlopCount op_flops(const Graph& graph, const Op& op) {
   if (op.inputs.empty()) return {0};
   std::vector<const TensorSpec*> inputs;
+  inputs.reserve(op.inputs.size());
   for (const ValueId input : op.inputs) inputs.push_back(input.valid() ? &graph.spec(input) : nullptr);
   std::vector<TensorSpec> outputs;
+  outputs.reserve(op.outputs.size());
   for (const ValueId output : op.outputs) outputs.push_back(graph.spec(output));
   const OpRow& row = op_table().row(op.kind);
   if (row.flops) return row.flops(ShapeContext{inputs, op.attributes}, outputs);

@@ -34,6 +34,7 @@ Graph promote_to_f64(const Graph& graph, const OpTable& table) {
       if (op.kind == OpKind::Cast && is_float(static_cast<DType>(attributes.get_int(Attr::DType))))
         attributes.set(Attr::DType, static_cast<int64_t>(DType::F64));
       std::vector<ValueId> inputs;
+      inputs.reserve(op.inputs.size());
       for (const ValueId input : op.inputs) inputs.push_back(input.valid() ? map[input.index] : input);
       outputs = builder.add_all(op.kind, std::move(inputs), std::move(attributes), op.name);
     }

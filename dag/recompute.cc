@@ -92,6 +92,7 @@ class Recomputation {
     GraphBuilder& builder = copy_.builder();
     const OpId first = builder.graph().value(copy_.mapped(op.outputs[0])).producer;
     std::vector<ValueId> inputs;
+    inputs.reserve(op.inputs.size());
     for (const ValueId input : op.inputs) inputs.push_back(copy_.mapped(input));
     builder.set_phase(Phase::Backward);
     builder.set_origin(first);

@@ -89,6 +89,7 @@ class StageBuilder {
       outputs = {builder_.constant(whole_.constant(op), op.name)};
     } else {
       std::vector<ValueId> inputs;
+      inputs.reserve(op.inputs.size());
       for (const ValueId input : op.inputs) inputs.push_back(input.valid() ? local(input) : input);
       outputs = builder_.add_all(op.kind, std::move(inputs), op.attributes, op.name);
     }

@@ -231,6 +231,7 @@ bool Port::make_room(const AddressKey& newcomer) {
   const auto displace_oldest = [&](const auto& may_go) {
     const auto oldest = std::ranges::find_if(arrivals_, may_go);
     if (oldest == arrivals_.end()) return false;
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): its end takes it off the list.
     const auto arrival = *oldest;
     arrival->end(&ListenStats::displaced);
     return true;

@@ -150,7 +150,7 @@ class ShapedTransport final : public Transport, Transport::Events {
         receive_(Lane::Direction::Receives,
                  LinkModel(shape.receive, round_trip(shape, shape.receive), shape.seed, 1), shape.downlink),
         send_alarm_(context),
-        receive_alarm_(context) {
+        receive_alarm_(std::move(context)) {
     inner_->set_events(this);
   }
 

@@ -31,6 +31,7 @@ bool ClusterView::all_links(const std::function<bool(const LinkView&)>& are) con
 void ClusterView::each_pair(
     const std::function<void(uint32_t from, uint32_t to, const LinkView&)>& visit) const {
   std::vector<uint64_t> keys;
+  keys.reserve(pairs_.size());
   for (const auto& [pair, link] : pairs_) keys.push_back(pair);
   std::sort(keys.begin(), keys.end());
   for (const uint64_t pair : keys)

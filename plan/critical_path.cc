@@ -18,7 +18,7 @@ constexpr double kWorthNaming = 0.01;
 constexpr double kMostly = 0.75;
 
 std::string name_of(const CriticalShare& share) {
-  const std::string stage = "stage " + std::to_string(share.stage + 1);
+  std::string stage = "stage " + std::to_string(share.stage + 1);
   switch (share.kind) {
     case Kind::Compute:
       return stage + " computes";

@@ -247,6 +247,7 @@ void Evaluator::raise_in_flight(CandidatePlan& candidate, Duration enough) const
 // 1F1B, and so many more.
 std::vector<uint32_t> Evaluator::in_flight_of(const CandidatePlan& candidate, uint32_t extra) const {
   std::vector<uint32_t> in_flight;
+  in_flight.reserve(candidate.in_flight_max.size());
   for (uint32_t stage = 0; stage < candidate.in_flight_max.size(); ++stage)
     in_flight.push_back(std::min(candidate.in_flight_max[stage], depth(candidate.proposal) - stage + extra));
   return in_flight;

@@ -409,6 +409,7 @@ Result<Pipeline> make_pipeline(const Model& model, std::span<const uint32_t> sta
                                std::span<const StageDevice> devices, const PipelineOptions& options) {
   std::vector<const dag::Lowered*> classes;
   std::vector<uint32_t> class_of_stage;
+  classes.reserve(model.classes.size());
   for (const Model::Class& of : model.classes) classes.push_back(of.lowered.get());
   for (const StageDevice& device : devices) class_of_stage.push_back(device.device_class);
   WEFT_TRY(dag::Cut cut, dag::cut({model.graph, stage_of_op, classes, class_of_stage}));

@@ -79,6 +79,7 @@ class Enumeration {
   std::vector<std::vector<uint32_t>> run() {
     descend(0);
     std::vector<std::vector<uint32_t>> orders;
+    orders.reserve(best_.size());
     for (Ranked& ranked : best_) orders.push_back(std::move(ranked.order));
     return orders;
   }

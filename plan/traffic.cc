@@ -35,6 +35,7 @@ void Traffic::for_each_value(const VisitValue& visit) const {
 
 void Traffic::for_each_sum(const VisitSum& visit) const {
   std::vector<std::shared_ptr<const dag::Lowered>> classes;
+  classes.reserve(model_.classes.size());
   for (const Model::Class& of : model_.classes) classes.push_back(of.lowered);
   const std::vector<bool> movable = dag::movable_sums(graph_, classes);
   std::unordered_map<uint32_t, std::pair<uint32_t, uint32_t>>

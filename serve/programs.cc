@@ -44,8 +44,11 @@ Status Programs::load(const dag::Weights& weights, std::span<const PartRange> ra
   const dag::Weights tables = model_->tables();
   for (const auto& [name, spec] : wanted) {
     auto found = weights.find(name);
-    if (found == weights.end() && (found = tables.find(name)) == tables.end())
-      return fail(ErrorCode::NotFound, "the model has no weight '" + name.substr(0, 128) + "'");
+    if (found == weights.end()) {
+      found = tables.find(name);
+      if (found == tables.end())
+        return fail(ErrorCode::NotFound, "the model has no weight '" + name.substr(0, 128) + "'");
+    }
     WEFT_TRY_STATUS(state_->write(dag::of_initializer(name), found->second));
   }
   return {};

@@ -85,6 +85,7 @@ void tell_probabilities(std::span<const float> logits, int64_t count, Draw& draw
   const double sum = log_sum(logits, largest);
   draw.log_probability = static_cast<double>(logits[static_cast<size_t>(draw.token)]) - sum;
   std::vector<Scored> scored;
+  scored.reserve(logits.size());
   for (size_t i = 0; i < logits.size(); ++i)
     scored.emplace_back(static_cast<double>(logits[i]), static_cast<int64_t>(i));
   const auto end = scored.begin() + std::min<int64_t>(count, static_cast<int64_t>(scored.size()));

@@ -17,6 +17,7 @@ constexpr int64_t kPositions = 24;
 
 std::vector<int64_t> random_tokens(int64_t count, int64_t vocabulary, Rng& rng) {
   std::vector<int64_t> tokens;
+  tokens.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
     tokens.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(vocabulary))));
   return tokens;

@@ -81,7 +81,7 @@ void BrokerHost::start() {
   blobs_.wipe_transient();
   core_ = std::make_unique<broker::Broker>(options_.broker, *store_.load());
   checkers_.on_broker_started();
-  network_.set_acceptor(0, [this](Line line, Network::Accepted accepted) {
+  network_.set_acceptor(0, [this](const Line& line, const Network::Accepted& accepted) {
     if (core_) process_.run([this, line, accepted] { accept(line, accepted); });
   });
   tick();
@@ -122,7 +122,7 @@ void BrokerHost::set_disk_full(bool full) {
   blobs_.set_full(full);
 }
 
-void BrokerHost::accept(Line line, Network::Accepted accepted) {
+void BrokerHost::accept(const Line& line, const Network::Accepted& accepted) {
   const ConnectionId id = next_connection_++;
   clients_[id] = {line, false};
   const auto guarded = process_.guard();

@@ -74,7 +74,7 @@ class BrokerHost {
   };
 
   broker::Now now() const;
-  void accept(Line line, Network::Accepted accepted);
+  void accept(const Line& line, const Network::Accepted& accepted);
   void on_packet(broker::ConnectionId id, const Packet& packet);
   void enqueue(broker::Event event);
   void turn();

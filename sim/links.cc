@@ -215,7 +215,7 @@ void LinkSet::send_over_line(Link& link, uint64_t number, const TensorPacket& pa
              .number = number});
 }
 
-void LinkSet::send(plan::Seat seat, TensorPacket packet) {
+void LinkSet::send(plan::Seat seat, const TensorPacket& packet) {
   Link& link = links_.at(seat);
   const int64_t size = size_of(packet);
   const Status kept = link.outbox.ledger.keep(packet, static_cast<uint64_t>(size));

@@ -36,7 +36,7 @@ class LinkSet {
   ~LinkSet();
 
   void start();
-  void send(plan::Seat seat, TensorPacket packet);
+  void send(plan::Seat seat, const TensorPacket& packet);
   // `who` dialled and said which link it is. Whether it is one of these.
   bool offer(const Line& line, const PeerId& who, const proto::LinkHello& hello);
   void invite(const proto::Secret& ticket);

@@ -375,7 +375,7 @@ void Network::wake_stalled() {
 void Network::break_one(NodeId node, Draw& draw) {
   const auto candidates = connections_of(node);
   if (candidates.empty()) return;
-  const ConnectionPtr connection = candidates[draw.below(candidates.size())];
+  const ConnectionPtr& connection = candidates[draw.below(candidates.size())];
   const int first = static_cast<int>(draw.below(2));
   const Duration later = draw.one_in(2) ? Duration{} : draw.doubling(milliseconds(100), seconds(30));
   connection->clear_out(0);
@@ -390,7 +390,7 @@ void Network::break_one(NodeId node, Draw& draw) {
 void Network::blackhole_one(NodeId node, Draw& draw) {
   const auto candidates = connections_of(node);
   if (candidates.empty()) return;
-  const ConnectionPtr connection = candidates[draw.below(candidates.size())];
+  const ConnectionPtr& connection = candidates[draw.below(candidates.size())];
   connection->clear_out(0);
   connection->clear_out(1);
   connection->dead_ = true;

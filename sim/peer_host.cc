@@ -59,10 +59,10 @@ void PeerHost::start() {
 }
 
 void PeerHost::listen() {
-  shell_.network.set_acceptor(
-      shell_.options.node, [this, guarded = shell_.process.guard()](Line line, Network::Accepted accepted) {
-        guarded([this, line, accepted] { links_.accept(line, accepted); });
-      });
+  shell_.network.set_acceptor(shell_.options.node, [this, guarded = shell_.process.guard()](
+                                                       const Line& line, const Network::Accepted& accepted) {
+    guarded([this, line, accepted] { links_.accept(line, accepted); });
+  });
 }
 
 void PeerHost::crash(bool silent) {
@@ -204,7 +204,7 @@ void PeerHost::connect() {
   const uint64_t attempt = ++connection_;
   shell_.network.dial(
       shell_.options.node, 0, kConnectDeadline,
-      [this, attempt, guarded = shell_.process.guard()](Result<Line> result) {
+      [this, attempt, guarded = shell_.process.guard()](const Result<Line>& result) {
         guarded([this, attempt, result] {
           if (attempt != connection_) {
             if (result) result->close();

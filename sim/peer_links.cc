@@ -13,7 +13,7 @@ constexpr Duration kProbeTime = seconds(2);
 constexpr Duration kArrivalWaits = seconds(30);
 }  // namespace
 
-void PeerLinks::accept(Line line, Network::Accepted accepted) {
+void PeerLinks::accept(const Line& line, const Network::Accepted& accepted) {
   const NodeId from = line.other();
   line.listen({.on_packet =
                    [this, line, from, guarded = shell_.process.guard()](const Packet& packet) {
@@ -61,19 +61,21 @@ void PeerLinks::open(const peer::OpenLinks& effect) {
   LinkSet::Connector connector;
   connector.guarded = guarded;
   connector.dial = [this, guarded](const std::string& address, Duration deadline,
-                                   std::function<void(Result<Line>)> done) {
+                                   const std::function<void(Result<Line>)>& done) {
     const auto [node, epoch] = node_at(address);
     const PeerHost* host = shell_.find_host(node);
-    const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
+    const auto answer = [guarded, done](const Result<Line>& result) {
+      guarded([done, result] { done(result); });
+    };
     if (host == nullptr || host->address() != epoch)  // nobody is there
       return shell_.world.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
     shell_.network.dial(shell_.options.node, node, deadline, answer);
   };
   connector.relay = [this, guarded](const proto::Secret& ticket, Duration deadline,
-                                    std::function<void(Result<Line>)> done) {
+                                    const std::function<void(Result<Line>)>& done) {
     // Once, whatever comes first.
     const auto open = std::make_shared<bool>(true);
-    const auto answer = [guarded, done, open](Result<Line> result) {
+    const auto answer = [guarded, done, open](const Result<Line>& result) {
       guarded([done, result, open] {
         if (std::exchange(*open, false))
           done(result);

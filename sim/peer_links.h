@@ -15,7 +15,7 @@ class PeerLinks {
   explicit PeerLinks(PeerShell& shell) : shell_(shell) {}
 
   // Another peer has dialled.
-  void accept(Line line, Network::Accepted accepted);
+  void accept(const Line& line, const Network::Accepted& accepted);
   void open(const peer::OpenLinks& effect);
   void probe(const proto::ProbeLink& link);
   // What was timed since the last report goes with this one.

@@ -44,7 +44,7 @@ void PeerTasks::run(const peer::RunTask& effect) {
         inputs.received.emplace_back(at->first, at->second.value);
         at = arrived->erase(at);
       }
-    if (const auto data = shell_.microbatches.data(effect.task.key)) inputs.sample_position = *data;
+    if (const auto data = shell_.microbatches.data(effect.task.key)) inputs.sample_position = data;
   }
   const JobSpec* spec = shell_.checkers.spec_of(shell_.stage->assignment->run);
   const auto cost =
@@ -106,7 +106,7 @@ void PeerTasks::hash(uint64_t generation, const peer::Task& task, std::vector<Ha
   const bool late = shell_.options.bug == Bug::SnapshotLate && task.kind == peer::TaskKind::Snapshot;
   shell_.later(
       late ? Duration(milliseconds(500)) : shell_.draw.between(milliseconds(1), milliseconds(50)),
-      [this, generation, task, named, runner, late] {
+      [this, generation, task, named = std::move(named), runner, late] {
         shell_.world.note(What::Hashed, shell_.options.node, generation, task.key.step);
         std::vector<proto::TensorReference> tensors;
         for (const auto& entry : late ? runner->state() : named) {

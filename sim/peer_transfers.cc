@@ -47,7 +47,7 @@ void PeerTransfers::fetch_from_peer(const peer::FetchBlob& effect, PeerLine::Don
   });
 }
 
-void PeerTransfers::give(const peer::FetchBlob& effect, NodeId to, PeerLine::Done done) {
+void PeerTransfers::give(const peer::FetchBlob& effect, NodeId to, const PeerLine::Done& done) {
   const NodeId here = shell_.options.node;
   const auto bytes = shell_.blobs.size(effect.sha256);
   if (!bytes)

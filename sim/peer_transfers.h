@@ -24,7 +24,7 @@ class PeerTransfers {
   void offer(const peer::OfferBlobs& effect);
   void upload(const peer::UploadBlob& effect);
   // To another peer, which asks for it.
-  void give(const peer::FetchBlob& effect, NodeId to, PeerLine::Done done);
+  void give(const peer::FetchBlob& effect, NodeId to, const PeerLine::Done& done);
 
  private:
   void fetch_from_peer(const peer::FetchBlob& effect, PeerLine::Done done);

@@ -213,8 +213,10 @@ void Simulation::set_lines(double bytes_per_second) {
 void Simulation::change_lines() {
   const DriftScenario::Lines lines = options_.drift->lines;
   if (lines == DriftScenario::Lines::Sway) {
-    for (const auto& peer : peers_)
-      set_uplink(peer->node(), static_cast<double>(kDriftLine * draw_.between(875, 1125) / 1000));
+    for (const auto& peer : peers_) {
+      const uint64_t uplink = kDriftLine * draw_.between(875, 1125) / 1000;
+      set_uplink(peer->node(), static_cast<double>(uplink));
+    }
     return world_.after(seconds(5), [this] { change_lines(); });
   }
   if (slowed_ != 0) set_uplink(slowed_, kDriftLine);
@@ -223,7 +225,7 @@ void Simulation::change_lines() {
     if (peer->alive() && peer->holds_stage() && peer->node() != slowed_) at_work.push_back(peer->node());
   if (at_work.empty()) return world_.after(seconds(1), [this] { change_lines(); });
   slowed_ = at_work[draw_.below(at_work.size())];
-  set_uplink(slowed_, kDriftLine / 16);
+  set_uplink(slowed_, static_cast<double>(kDriftLine) / 16);
   if (lines == DriftScenario::Lines::Roam) world_.after(seconds(300), [this] { change_lines(); });
 }
 

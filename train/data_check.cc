@@ -239,7 +239,6 @@ std::string takes(const IntegerBounds& bounds) {
 }
 
 std::string cure(const ColumnCheck& check, const std::string& column) {
-  const std::string to(to_string(check.sample().dtype));
   if (!dag::is_integer(check.sample().dtype)) return "write the column in a type whose numbers it can hold";
   return "where whole numbers are meant, write `np.rint(" + column + ").astype(np.int64)` into the data";
 }

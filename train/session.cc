@@ -56,9 +56,9 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
                                                                  const std::shared_ptr<peer::State>& state) {
   auto session = std::make_unique<TrainingSession>();
   session->job_ = &job;
-  session->feeds_ = prepared.feeds;
-  session->bounds_ = prepared.bounds;
-  session->divisors_ = prepared.divisors;
+  session->feeds_ = std::move(prepared.feeds);
+  session->bounds_ = std::move(prepared.bounds);
+  session->divisors_ = std::move(prepared.divisors);
   WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
                                              {.accumulates = job.batch_size > job.microbatch_size,
                                               .sums_ranges = job.gradient_ranges > 1,
@@ -145,9 +145,9 @@ Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, const data
 Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
     Prepared prepared, const configs::Job& job, const std::shared_ptr<peer::State>& state) {
   auto session = std::make_unique<EvaluationSession>();
-  session->feeds_ = prepared.feeds;
-  session->bounds_ = prepared.bounds;
-  session->terms_ = prepared.loss_terms;
+  session->feeds_ = std::move(prepared.feeds);
+  session->bounds_ = std::move(prepared.bounds);
+  session->terms_ = std::move(prepared.loss_terms);
   WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
                                              {.precision = precision_of(job), .rows_alone = true}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());

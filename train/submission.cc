@@ -198,6 +198,7 @@ class Packer {
   Status add(const std::string& path, const fs::path& file, const Ranges& ranges,
              const storage::ObserveRange& observe = {}) {
     std::vector<storage::Range> cut;
+    cut.reserve(ranges.size());
     for (const auto& range : ranges) cut.push_back({.offset = range.offset, .size = range.size});
     WEFT_TRY(storage::Packed packed, storage::pack(file, cut, observe));
     submission_.files.push_back({path, std::move(packed.pieces)});
@@ -216,7 +217,7 @@ class Packer {
   using Watch = std::function<storage::ObserveRange(const std::string& location)>;
   Result<std::string> add_onnx(const std::string& folder, const fs::path& model, std::string_view key,
                                const Watch& watch) {
-    const std::string path = folder + "/" + plain_name(model);
+    std::string path = folder + "/" + plain_name(model);
     WEFT_TRY(const auto ranges, onnx::tensor_ranges(model));
     WEFT_TRY_STATUS(add(path, model, ranges, watch("")));
     WEFT_TRY(const auto external, onnx::list_external_files(model));

@@ -286,7 +286,7 @@ class Run {
       if (checkpoint_due(step) || (stop && !final_step)) {
         WEFT_TRY(auto state, read_state(*state_, trained_state_));
         if (const std::string what = find_not_finite(state); !what.empty()) return diverged(step, what);
-        if (stop && !final_step) return stop_after(step, std::move(state));
+        if (stop && !final_step) return stop_after(step, state);
         checkpoint_now_and_then(step, std::move(state));
       }
     }
@@ -354,7 +354,7 @@ class Run {
     return checkpoint(elsewhere, step, tensors) ? Status{} : beside;
   }
 
-  Result<ResultEvent> stop_after(uint64_t step, storage::CheckpointTensors tensors) {
+  Result<ResultEvent> stop_after(uint64_t step, const storage::CheckpointTensors& tensors) {
     if (const Status written = checkpoint_somewhere(step, tensors); !written)
       return fail(written.error().within("asked to stop, no checkpoint could be written"));
     ResultEvent event = result_so_far(step);

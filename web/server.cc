@@ -87,6 +87,7 @@ bool LoopServer::make_room(const net::AddressKey& newcomer) {
   });
   if (oldest == hub_->connections.end()) return false;
   hub_->count(&ServerStats::displaced);
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): its end takes it off the list.
   const auto leaving = *oldest;
   leaving->close();
   return true;

@@ -186,6 +186,7 @@ std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>
   for (const uint32_t stage : order)
     if (!matching.applicant_of(stage) && !matching.place(stage)) return std::nullopt;
   std::vector<uint32_t> placed;
+  placed.reserve(stages.size());
   for (uint32_t stage = 0; stage < stages.size(); ++stage) placed.push_back(*matching.applicant_of(stage));
   if (!step_seconds) return placed;
   return Improvement(stages, applicants, equal_bits, step_seconds, std::move(placed)).run();

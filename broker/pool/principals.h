@@ -35,7 +35,7 @@ class Principals {
  private:
   struct Admission {
     PeerId who{};
-    proto::Role role{};
+    proto::Role role = proto::Role::Caller;
   };
   struct Place {
     uint64_t token = 0;

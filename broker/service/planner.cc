@@ -156,6 +156,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
             : "predictions are computed over compressed links; a model that was trained over others, or over "
               "dense ones, predicts a little differently");
   std::vector<uint32_t> class_of_stage;
+  class_of_stage.reserve(plan.stages.size());
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
   const JobTerms terms = terms_of(context);
@@ -165,6 +166,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
       evaluation != context.programs.end()) {
     const LoweredGraphs followed = lower_for(evaluation->second.graph, classes);
     std::vector<uint32_t> devices;
+    devices.reserve(plan.stages.size());
     for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());
     const auto floors = plan::floors_of(job.placement.pins, evaluation->second.graph, cluster, devices);
     const std::vector<uint32_t> stage_of_op =

@@ -53,7 +53,7 @@ using TellPeer = std::function<void(const PeerId& to, proto::Message message)>;
 // Who shows a token that may ask for tokens: a caller's, a submitter's or an admin's.
 struct Caller {
   uint64_t token = 0;  // its id
-  security::Role role{};
+  security::Role role = security::Role::Caller;
   std::string label{};  // whom it was made for, for people
 };
 // Errors: NotFound, there is no token or none that is good (401); PermissionDenied, it is of a role that may

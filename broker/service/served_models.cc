@@ -37,6 +37,7 @@ void ServedModels::remove(proto::JobNumber job) {
 std::vector<AnsweringJob> ServedModels::all() const {
   const MutexLock lock(mutex_);
   std::vector<AnsweringJob> all;
+  all.reserve(jobs_.size());
   for (const auto& [number, job] : jobs_) all.push_back(job);
   return all;
 }

@@ -49,6 +49,7 @@ SessionPtr Sessions::find(ConnectionId which) const {
 
 std::vector<SessionPtr> Sessions::all() const {
   std::vector<SessionPtr> all;
+  all.reserve(all_.size());
   for (const auto& [number, session] : all_) all.push_back(session);
   return all;
 }

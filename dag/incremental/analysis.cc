@@ -102,6 +102,7 @@ Status Rule::give_all(const Axes& axes) {
   for (size_t i = 0; i < op_.outputs.size(); ++i) {
     if (out_shape(i).size() != axes.rank()) return refuse("has results of several ranks");
     std::vector<Dim> dims;
+    dims.reserve(axes.rank());
     for (size_t d = 0; d < axes.rank(); ++d) dims.push_back(out_shape(i)[d] == 1 ? Dim{} : axes.dim(d));
     if (const Axes own(dims); own.shape({analysis_.length, analysis_.length}) != out_shape(i))
       return refuse("has results of several shapes");

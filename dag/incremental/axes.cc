@@ -100,6 +100,7 @@ Dim exchanged(Dim dim) {
 
 Axes Axes::exchanged() const {
   std::vector<Dim> dims;
+  dims.reserve(dims_.size());
   for (const Dim& dim : dims_) dims.push_back(incremental::exchanged(dim));
   return Axes(std::move(dims));
 }

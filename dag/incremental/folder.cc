@@ -17,7 +17,7 @@ Result<Tensor> Folder::fold(ValueId value) {
     let_go(graph_.ops()[op]);
   }
   const auto known = kept_.find(value);
-  const Tensor result = known == kept_.end() ? made_.at(value) : known->second;
+  Tensor result = known == kept_.end() ? made_.at(value) : known->second;
   if (known == kept_.end()) keep(value, result);
   return result;
 }

@@ -71,6 +71,7 @@ void FreeValues::copy(OpId id) {
     return;
   }
   std::vector<ValueId> inputs;
+  inputs.reserve(op.inputs.size());
   for (const ValueId input : op.inputs) inputs.push_back(input.valid() ? whole_.at(input) : input);
   const auto outputs = builder_.add_all(op.kind, std::move(inputs), op.attributes, op.name);
   for (size_t i = 0; i < outputs.size(); ++i) whole_[op.outputs[i]] = outputs[i];
@@ -115,12 +116,14 @@ Axes FreeValues::against(ValueId operand, const Axes& axes) const {
   const Shape& shape = graph_.spec(operand).shape;
   const size_t first = axes.rank() - shape.size();
   std::vector<Dim> dims;
+  dims.reserve(shape.size());
   for (size_t d = 0; d < shape.size(); ++d) dims.push_back(shape[d] == 1 ? Dim{} : axes.dim(first + d));
   return Axes(std::move(dims));
 }
 
 ValueId FreeValues::elementwise(const Op& op, const Axes& axes, int depth) {
   std::vector<ValueId> inputs;
+  inputs.reserve(op.inputs.size());
   for (const ValueId input : op.inputs)
     inputs.push_back(input.valid() ? at(input, against(input, axes), depth) : input);
   return builder_.add(op.kind, std::move(inputs), op.attributes, op.name);
@@ -209,6 +212,7 @@ ValueId FreeValues::multiplied(const Op& op, const Axes& axes, int depth) {
     const size_t rank = shape.size(), first = axes.rank() - rank;
     const bool is_swapped = op.attributes.get_int(i == 0 ? Attr::TransA : Attr::TransB) != 0;
     std::vector<Dim> dims;
+    dims.reserve(rank);
     for (size_t d = 0; d < rank; ++d) dims.push_back(shape[d] == 1 ? Dim{} : axes.dim(first + d));
     const size_t outer = (i == 0) == is_swapped ? rank - 1 : rank - 2, inner = 2 * rank - 3 - outer;
     dims[outer] = axes.dim(axes.rank() - (i == 0 ? 2 : 1));

@@ -284,6 +284,7 @@ Result<Range> Rule::range(size_t i) {
 
 Status elementwise_rule(Rule& rule) {
   std::vector<size_t> all;
+  all.reserve(rule.count());
   for (size_t i = 0; i < rule.count(); ++i) all.push_back(i);
   std::vector<Dim> dims;
   WEFT_TRY_STATUS(rule.align(rule.out_shape(), dims, all));

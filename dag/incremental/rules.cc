@@ -39,6 +39,7 @@ Status expand_rule(Rule& rule) {
   const Axes& axes = rule.in(0).axes;
   const size_t first = rule.out_shape().size() - axes.rank();
   std::vector<Dim> dims;
+  dims.reserve(rule.out_shape().size());
   for (size_t d = 0; d < rule.out_shape().size(); ++d)
     dims.push_back(d >= first && !axes.dim(d - first).empty() ? axes.dim(d - first)
                                                               : plain(rule.out_shape()[d]));

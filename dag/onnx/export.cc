@@ -385,7 +385,7 @@ Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& we
 Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
                                            const fs::path& output) {
   WEFT_TRY_STATUS(check_names(model, trained));
-  const WrittenFiles files{output, inference_path(output)};
+  WrittenFiles files{output, inference_path(output)};
   const NewWeights weights(model, trained);
   pb::ModelProto proto = model.structure().proto;
   WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));

@@ -10,6 +10,10 @@
 #include "dag/onnx/roles_of_graph.h"
 
 namespace weft::onnx {
+
+using dag::DType;
+using dag::Tensor;
+
 namespace {
 
 // Operators that still are what the first operator set said.

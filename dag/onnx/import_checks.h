@@ -9,12 +9,13 @@
 #include "base/result.h"
 #include "dag/onnx/expand.h"
 #include "dag/onnx/structure.h"
+#include "dag/tensor.h"
 #include "dag/tensor_role.h"
 
 namespace weft::onnx {
 
 // The first element that is a NaN; nothing for what is no float. Without a copy: weights are large.
-std::optional<int64_t> first_nan(const Tensor& tensor);
+std::optional<int64_t> first_nan(const dag::Tensor& tensor);
 
 // Of a table from somebody else: which tensors are statistics is the graph's to say. InvalidArgument.
 Status check_statistics(const OnnxModel::Structure& model, const ExpandedGraph& expanded,

@@ -1,5 +1,6 @@
 // Conv, ConvTranspose, and the windows that pooling shares with them.
 #include <algorithm>
+#include <utility>
 
 #include "dag/onnx/lowering.h"
 
@@ -19,7 +20,7 @@ Status check_each(NodeContext& n, const Ints& values, size_t count, int64_t low,
   return {};
 }
 
-Ints or_ones(Ints values, size_t count) { return values.empty() ? Ints(count, 1) : values; }
+Ints or_ones(Ints values, size_t count) { return values.empty() ? Ints(count, 1) : std::move(values); }
 
 int64_t extent_of(const Windows& windows, size_t d) {
   return windows.dilations[d] * (windows.kernel[d] - 1) + 1;
@@ -161,8 +162,10 @@ Status lower_col2im(NodeContext& n) {
   WEFT_TRY_STATUS(check_each(n, image, dims, 1, "image_shape"));
   WEFT_TRY(const Windows windows, read_windows(n, image, block));
   int64_t taps = 1;
-  for (const int64_t size : windows.kernel)
-    if ((taps *= size) > 1024) return n.unsupported("a block of more than 1024 elements");
+  for (const int64_t size : windows.kernel) {
+    taps *= size;
+    if (taps > 1024) return n.unsupported("a block of more than 1024 elements");
+  }
   if (x.rank() != 3 || x.shape()[1] % taps != 0)
     return n.invalid("x " + to_string(x.spec) + " does not go with a block of " + std::to_string(taps));
   const int64_t images = x.shape()[0] * (x.shape()[1] / taps);

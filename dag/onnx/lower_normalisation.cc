@@ -75,7 +75,8 @@ Status train_batch_norm(NodeContext& n, const BatchNormForm& form, const Items& 
   Item variance = results[2];
   if (!n.options().onnx_running_statistics) {
     // PyTorch keeps the unbiased variance: n / (n - 1) times the population's.
-    const auto count = static_cast<double>(x.spec.element_count() / std::max<int64_t>(1, x.shape()[1]));
+    const int64_t of_channel = x.spec.element_count() / std::max<int64_t>(1, x.shape()[1]);
+    const auto count = static_cast<double>(of_channel);
     if (count < 2) return n.invalid("one value a channel has no variance: it needs a larger batch to train");
     WEFT_TRY(variance, n.emit(OpKind::Mul, {variance, n.like(variance, count)}));
     WEFT_TRY(variance, n.emit(OpKind::Div, {variance, n.like(variance, count - 1)}));

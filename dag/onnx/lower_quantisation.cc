@@ -242,11 +242,11 @@ Result<Item> along(NodeContext& n, const Item& parameter, int64_t rank, int64_t 
 // Values less their zero points, which count along `dim`, as floats.
 Result<Item> centred_floats(NodeContext& n, const Factor& factor, int64_t dim, DType dtype) {
   const Item& values = n.in(factor.values);
-  WEFT_TRY(const Item x, n.cast(values.as_float ? *values.as_float : values, dtype));
+  WEFT_TRY(Item x, n.cast(values.as_float ? *values.as_float : values, dtype));
   if (!n.has(factor.zero) || all_zero(n.in(factor.zero))) return x;
   WEFT_TRY(Item zero, along(n, n.in(factor.zero), values.rank(), dim));
   WEFT_TRY(zero, n.cast(zero, dtype));
-  WEFT_TRY(const Item y, n.emit(OpKind::Sub, {x, zero}));
+  WEFT_TRY(Item y, n.emit(OpKind::Sub, {x, zero}));
   if (y.shape() != x.shape())
     return n.invalid("the zero point " + to_string(n.in(factor.zero).shape()) + " does not go with " +
                      to_string(x.shape()));

@@ -266,6 +266,7 @@ Status lower_non_max_suppression(NodeContext& n) {
   Ints rows;
   for (int64_t image = 0; scores_count > 0 && image < b[0]; ++image) {
     std::vector<Box> boxes;
+    boxes.reserve(static_cast<size_t>(b[1]));
     for (int64_t i = 0; i < b[1]; ++i)
       boxes.push_back(box_of(&numbers[static_cast<size_t>((image * b[1] + i) * 4)], centre));
     for (int64_t k = 0; k < s[1]; ++k)

@@ -80,7 +80,8 @@ double NodeContext::float_attr(std::string_view name, double otherwise) {
 
 std::string NodeContext::string_attr(std::string_view name, std::string otherwise) {
   const auto* attribute = find(name, pb::AttributeProto::STRING);
-  return attribute ? attribute->s() : otherwise;
+  if (attribute != nullptr) otherwise = attribute->s();
+  return otherwise;
 }
 
 Ints NodeContext::ints_attr(std::string_view name) {

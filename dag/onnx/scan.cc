@@ -205,8 +205,6 @@ class Scanner : private WireReader {
       case Content::Text:
         break;
       case Content::Fixed4:
-        counts_.payload_bytes += length;
-        return {};
       case Content::Fixed8:
         counts_.payload_bytes += length;
         return {};

@@ -50,7 +50,6 @@ Status from_int32_data(const Proto& proto, Tensor& target) {
     case DType::I8:
       return narrow<int8_t>(proto, data, target);
     case DType::U8:
-      return narrow<uint8_t>(proto, data, target);
     case DType::Bool:
       return narrow<uint8_t>(proto, data, target);
     default:

@@ -126,7 +126,7 @@ class Unrolling {
 
   // Gate g's sum, and what its peephole sees of `cell`; `hole`: its place among i, o, f.
   Result<Item> peeped(const Item& all, int64_t g, int64_t hole, const Item& cell) {
-    WEFT_TRY(const Item sum, gate(all, g));
+    WEFT_TRY(Item sum, gate(all, g));
     if (!direction_.peepholes) return sum;
     WEFT_TRY(const Item weights, n_.slice(*direction_.peepholes, 0, hole * form_.hidden, form_.hidden));
     WEFT_TRY(const Item seen, multiply(cell, weights));

@@ -313,6 +313,7 @@ bool fits(const TensorReference& tensor, const dag::TensorSpec& spec) {
 Status check_tensors(const AssignStage& stage) {
   std::unordered_map<std::string, const dag::TensorSpec*> specs;
   std::vector<const dag::Graph*> graphs;
+  graphs.reserve(stage.programs.size());
   for (const StageProgram& program : stage.programs) graphs.push_back(program.graph.get());
   if (stage.serve) graphs.push_back(stage.serve->graph.get());
   for (const dag::Graph* graph : graphs)

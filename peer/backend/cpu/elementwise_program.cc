@@ -19,8 +19,7 @@ constexpr int64_t kBufferBytes = kBlock * 8;  // of the widest dtype
 
 class ElementProgram::Builder {
  public:
-  explicit Builder(const KernelRequest& request)
-      : request_(request), graph_(request.graph), group_(request.group) {}
+  explicit Builder(const KernelRequest& request) : graph_(request.graph), group_(request.group) {}
 
   std::optional<ElementProgram> build() {
     const dag::Value& shape_giver = graph_.value(graph_.op(group_.ops.front()).outputs[0]);
@@ -142,7 +141,6 @@ class ElementProgram::Builder {
     return buffer;
   }
 
-  const KernelRequest& request_;
   const dag::Graph& graph_;
   const GroupSignature& group_;
   dag::Shape shape_;

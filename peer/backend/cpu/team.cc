@@ -67,7 +67,8 @@ float* thread_scratch(int64_t elements) {
   const size_t needed = static_cast<size_t>(elements) + 16;
   if (buffer.size() < needed) buffer.resize(needed);
   const auto at = reinterpret_cast<uintptr_t>(buffer.data());
-  return buffer.data() + ((64 - at % 64) % 64) / sizeof(float);
+  const size_t skipped = (64 - at % 64) % 64 / sizeof(float);
+  return buffer.data() + skipped;
 }
 
 }  // namespace weft::peer::cpu

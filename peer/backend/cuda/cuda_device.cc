@@ -312,7 +312,7 @@ Status CudaDevice::begin_recording() {
 }
 
 Result<std::shared_ptr<Recording>> CudaDevice::end_recording() {
-  const std::shared_ptr<CudaRecording> made = std::exchange(recording_, nullptr);
+  std::shared_ptr<CudaRecording> made = std::exchange(recording_, nullptr);
   WEFT_ENTER();
   cudaGraph_t graph = nullptr;
   WEFT_TRY_STATUS(WEFT_CUDA(*core_, cudaStreamEndCapture, on(Stream::Compute), &graph));

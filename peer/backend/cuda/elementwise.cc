@@ -16,6 +16,7 @@ struct Launch {
 
   Status operator()(const Call& call) const {
     std::vector<Array<const std::byte>> parameters;
+    parameters.reserve(input_counts.size());
     for (size_t i = 0; i < input_counts.size(); ++i)
       parameters.push_back(call.in<std::byte>(static_cast<int>(i), input_counts[i]));
     for (size_t i = 0; i < output_counts.size(); ++i) {

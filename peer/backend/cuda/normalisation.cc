@@ -193,9 +193,9 @@ struct LayerBlocks {
   int64_t rows_by_block, blocks;
 
   LayerBlocks(int64_t rows, int64_t width) {
-    if (width <= 4 * kLineThreads)
+    if (width <= int64_t{4} * kLineThreads)
       kernel = &k_layer_norm_grad_4, threads = threads_for(rounded_up(width, 4));
-    else if (width <= 16 * kLineThreads)
+    else if (width <= int64_t{16} * kLineThreads)
       kernel = &k_layer_norm_grad_16, threads = threads_for(rounded_up(width, 16));
     // Each block costs a part of the parameters' sums: enough for a GPU, each with several lines if there
     // are.

@@ -117,7 +117,8 @@ void give_up_contents(std::span<const std::byte> bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t first = (begin + page - 1) / page * page, end = (begin + bytes.size()) / page * page;
   // Where the system keeps them after all, they go with their block.
-  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+  if (first < end)
+    madvise(const_cast<std::byte*>(bytes.data()) + (first - begin), end - first, MADV_DONTNEED);
 }
 
 }  // namespace weft::peer

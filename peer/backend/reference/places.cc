@@ -218,7 +218,8 @@ Line roi_line(const RoiRule& rule, double low, double high, int64_t bins, int64_
   const auto end = static_cast<double>(size);
   // A region far larger than the map has far more samples than the map has room for.
   const double skipped = step > 0 ? std::clamp(std::floor((-1 - first) / step) - 1, 0.0, line.total) : 0;
-  for (double i = skipped; i < line.total; ++i) {
+  // Whole numbers, and far below 2^53.
+  for (double i = skipped; i < line.total; ++i) {  // NOLINT(bugprone-float-loop-counter)
     const double place = first + i * step;
     if (step > 0 && place > end) break;
     if (place < -1 || place > end) continue;

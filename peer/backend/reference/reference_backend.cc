@@ -114,8 +114,10 @@ class ReferenceKernel final : public Kernel {
       return {};
     }
     std::vector<const RefValue*> operands;
+    operands.reserve(step.inputs.size());
     for (const size_t input : step.inputs) operands.push_back(input == kAbsent ? nullptr : &values[input]);
     std::vector<RefValue> results;
+    results.reserve(step.outputs.size());
     for (const size_t output : step.outputs) results.push_back({specs_[output], {}, {}});
     WEFT_TRY_STATUS(run_reference_op(step.op, operands, results, context));
     for (size_t i = 0; i < results.size(); ++i) values[step.outputs[i]] = std::move(results[i]);
@@ -171,6 +173,7 @@ void update_parameter(const dag::OptimizerSpec& of_all, const dag::UpdateStep& s
   const int64_t count = update.spec.element_count();
   const auto p = elements<double>(update.parameter, count), g = elements<double>(update.gradient, count);
   std::vector<std::span<double>> s;
+  s.reserve(update.slots.size());
   for (const View slot : update.slots) s.push_back(elements<double>(slot, count));
   WEFT_CHECK(s.size() == dag::optimizer_slots(optimizer).size());
   for (size_t i = 0; i < p.size(); ++i) {

@@ -138,6 +138,7 @@ Result<std::vector<dag::Tensor>> evaluate_reference(const dag::Op& op,
   for (const dag::TensorSpec& output : outputs) results.push_back({output, {}, {}});
   WEFT_TRY_STATUS(run_reference_op(op, operands, results, StepContext{}));
   std::vector<dag::Tensor> tensors;
+  tensors.reserve(results.size());
   for (const RefValue& result : results) tensors.push_back(ref_to_tensor(result));
   return tensors;
 } catch (const std::bad_alloc&) {

@@ -186,7 +186,7 @@ struct Deformed {
 };
 Deformed deformed(const Call& c, size_t x) {
   const Ints &kernel = c.attributes.get_ints(Attr::Kernel), &offset = c.shape(x + 1);
-  const Shape image = c.shape(x);
+  const Shape& image = c.shape(x);
   const auto dims = windows_of(c.attributes, image, {offset[0], 1, offset[2], offset[3]}, kernel).dims;
   return {.x = image,
           .groups = c.attributes.get_int(Attr::OffsetGroups),

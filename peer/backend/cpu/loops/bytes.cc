@@ -65,7 +65,6 @@ struct ByShorts {
 // the end, one vector is computed alone.
 constexpr int64_t kVectorsMax = kLanes == 16 ? 4 : 2;
 constexpr int64_t kRowsByShorts = kLanes == 16 ? 4 : 3;
-constexpr int64_t kRowsByBytes = 6;
 
 // The sums begin with the outer products that make up for zero points.
 template <int64_t kRows, int64_t kVectors>
@@ -181,6 +180,7 @@ void byte_product(const ByteProductArgs& args) {
 }
 
 #if defined(WEFT_TARGET_VNNI)
+constexpr int64_t kRowsByBytes = 6;
 template <bool a_unsigned, int64_t kVectors>
 constexpr Tile kTilesVnni[] = {tile_vnni<a_unsigned, kVectors, 1>, tile_vnni<a_unsigned, kVectors, 2>,
                                tile_vnni<a_unsigned, kVectors, 3>, tile_vnni<a_unsigned, kVectors, 4>,

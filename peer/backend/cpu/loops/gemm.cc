@@ -95,8 +95,6 @@ WEFT_LOOP_INLINE Vector low_pairs(Vector a, Vector b) {
 WEFT_LOOP_INLINE Vector high_pairs(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
 }
-#else
-constexpr int64_t kBlock = 0;
 #endif
 
 #if defined(__AVX2__)

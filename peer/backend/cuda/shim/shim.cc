@@ -191,9 +191,9 @@ class Block {
   uint32_t current_ = 0, block_epoch_ = 1;
   std::string fault_;
   fcontext_t scheduler_ = nullptr;
-  void* scheduler_fake_stack_ = nullptr;
-  const void* scheduler_bottom_ = nullptr;
-  size_t scheduler_size_ = 0;
+  [[maybe_unused]] void* scheduler_fake_stack_ = nullptr;  // these three: by ASan alone
+  [[maybe_unused]] const void* scheduler_bottom_ = nullptr;
+  [[maybe_unused]] size_t scheduler_size_ = 0;
   std::map<const void*, std::unique_ptr<Region>> regions_;
 };
 

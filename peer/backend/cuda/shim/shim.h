@@ -59,6 +59,7 @@ class SharedElement {
     write_shared(region_, index_, &value);
     return *this;
   }
+  // By way of a value, so that its own does no harm. NOLINTNEXTLINE(bugprone-unhandled-self-assignment)
   const SharedElement& operator=(const SharedElement& other) const { return *this = static_cast<T>(other); }
   const SharedElement& operator+=(T value) const { return *this = static_cast<T>(*this) + value; }
 
@@ -89,6 +90,9 @@ inline int lane() { return static_cast<int>(here().thread.x % 32); }
 }  // namespace weft::peer::cuda::shim
 
 // ---- the words of the language ----
+
+// CUDA's names, which are of those reserved for the compiler.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 
 #define __global__
 #define __device__
@@ -163,6 +167,7 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
 inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 // Of the standard library, under the names that device code has at hand without an include.
 using std::fmaf;
