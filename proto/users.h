@@ -15,6 +15,7 @@
 #include "plan/device.h"
 #include "plan/seat.h"
 #include "proto/hello.h"
+#include "proto/reports.h"
 #include "proto/stage.h"
 
 namespace weft::proto {
