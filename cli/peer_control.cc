@@ -197,9 +197,11 @@ std::vector<fs::path> control_folders() {
     const char* value = std::getenv(name);
     return fs::path(value != nullptr ? value : "");
   };
-  if (!variable("XDG_RUNTIME_DIR").empty()) add(variable("XDG_RUNTIME_DIR") / "weft");
-  std::error_code ignored;
   const fs::path usual = fmt::format("/run/user/{}", ::geteuid());
+  const fs::path named = variable("XDG_RUNTIME_DIR");
+  if (!named.empty()) add(named / "weft");
+  if (!folders.empty() && named != usual) return folders;  // somebody chose it, for these peers alone
+  std::error_code ignored;
   if (fs::is_directory(usual, ignored)) add(usual / "weft");
   if (!variable("XDG_STATE_HOME").empty())
     add(variable("XDG_STATE_HOME") / "weft");

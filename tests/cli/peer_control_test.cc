@@ -36,6 +36,27 @@ TEST(PeerControlRequest, RoundTrip) {
     EXPECT_FALSE(parse_control_request(line)) << line;
 }
 
+// Whoever says where means those peers alone: another's, or the tests' beside one's own.
+TEST(PeerControlFolders, AreOneWhereSomebodyChoseIt) {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text != nullptr ? std::optional<std::string>(text) : std::nullopt;
+  };
+  const auto before = value("XDG_RUNTIME_DIR");
+  ::setenv("XDG_RUNTIME_DIR", "/somewhere", 1);
+  EXPECT_EQ(control_folders(), std::vector<fs::path>{"/somewhere/weft"});
+  const std::string usual = "/run/user/" + std::to_string(::geteuid());
+  ::setenv("XDG_RUNTIME_DIR", usual.c_str(), 1);
+  const std::vector<fs::path> folders = control_folders();
+  ASSERT_GE(folders.size(), 1u);
+  EXPECT_EQ(folders[0], usual + "/weft");
+  if (value("HOME")) EXPECT_EQ(folders.size(), 2u) << "one that was started without it lies elsewhere";
+  if (before)
+    ::setenv("XDG_RUNTIME_DIR", before->c_str(), 1);
+  else
+    ::unsetenv("XDG_RUNTIME_DIR");
+}
+
 // A peer that answers on a thread of its own, until its end.
 class Answering {
  public:

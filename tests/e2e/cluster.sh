@@ -21,7 +21,7 @@ if is_sanitized; then slower=10 broker_more=(--plan-seconds 600); fi
 
 cluster_begin() {
   work=$(mktemp -d)
-  export XDG_CONFIG_HOME=$work/config
+  export XDG_CONFIG_HOME=$work/config XDG_RUNTIME_DIR=$work/runtime  # where peers are paused: nobody else's
   unset WEFT_BROKER WEFT_TOKEN BROKER  # of whoever runs this
   trap cluster_end EXIT
   trap 'exit 130' INT
