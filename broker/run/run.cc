@@ -5,7 +5,6 @@
 namespace weft::broker {
 
 using proto::Command;
-using proto::CommandKind;
 using proto::JobEventKind;
 
 namespace {
@@ -17,18 +16,17 @@ std::vector<StageClaims> claims_of(const PlannedRun& plan) {
 }  // namespace
 
 Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
-         const RunBegin& begin, RunOptions options)
+         const RunBegin& begin, const RunOptions& options)
     : job_(job),
       version_(version),
       plan_(std::move(plan)),
-      options_(options),
       claims_(claims_of(*plan_)),
-      script_(job, version),
       steps_(plan_, begin.after_step, begin.recorded),
       rounds_(job, plan_, begin, options),
       forward_(plan_, begin, options.forward_chunk),
       comparison_(*plan_, begin, options),
-      repeats_until_(plan_->stages.size(), 0) {}
+      commands_(job, version, plan_, options, {steps_, rounds_, forward_, comparison_}),
+      repeats_(plan_->stages.size()) {}
 
 RunEffects Run::start(Instant now) {
   RunEffects out;
@@ -37,67 +35,27 @@ RunEffects Run::start(Instant now) {
   rounds_.start(now);
   comparison_.start(now);
   if (!training()) {
-    continue_forward(out);
+    commands_.continue_forward(out);
     end_if_done(out);
     return out;
   }
   // What belongs to the border that the run begins at, and was lost with the peers before.
-  if (steps_.all_granted() && rounds_.checkpointed() < granted_step())
-    write_snapshot(now, Rounds::Kind::Checkpoint, out);
-  if (granted_step() != 0) evaluate_if_due(out);
+  if (steps_.all_granted() && rounds_.checkpointed() < granted_step()) commands_.write_checkpoint(now, out);
+  if (granted_step() != 0) commands_.evaluate_if_due(out);
   continue_run(now, out);
   return out;
 }
 
-// ---- the script
-
-bool Run::is_settled(const Command& command) const {
-  switch (command.kind) {
-    case CommandKind::Advance:
-      return command.step <= committed_step();
-    case CommandKind::Checkpoint:
-    case CommandKind::CopyState:
-      return rounds_.is_settled(command.sequence);
-    case CommandKind::Evaluate:
-    case CommandKind::Predict:
-      return forward_.is_settled(command);
-    case CommandKind::Compare:
-      return comparison_.is_settled(command.sequence);
-    case CommandKind::Finish:
-      return true;
-  }
-  return true;
-}
-
-void Run::trim_script() {
-  script_.trim([this](const Command& command) { return is_settled(command); });
-}
-
-void Run::write(Command command, RunEffects& out) {
-  trim_script();
-  command.committed = committed_step();
-  command.keep_from = rounds_.keep_from();
-  out.push_back(IssueCommand{script_.write(command)});
-}
+// ---- after a restart
 
 // What was committed since the last command was recorded is not known here, and need not be: the stages keep
 // their reports until a command tells them that they may forget, and report again. What the event log holds
 // already is not recorded twice. Blobs that need not survive the broker have not: stages that report a round
 // again have uploaded it again.
-void Run::resume(const std::vector<Command>& script) {
-  const Command last = script.empty() ? Command{} : script.back();
-  script_.resume(script);
-  steps_.resume(training() ? last.step : 0, last.committed);
-  rounds_.resume(last.keep_from);
-  for (const Command& command : script_.commands()) {
-    rounds_.resume(command, steps_.recorded());
-    comparison_.resume(command);
-    forward_.resume(command);
-  }
-}
+void Run::resume(const std::vector<Command>& script) { commands_.resume(script); }
 
 Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence) {
-  WEFT_TRY_STATUS(script_.check_resumed(last_sequence));
+  WEFT_TRY_STATUS(commands_.script().check_resumed(last_sequence));
   RunEffects out;
   if (last_progress_ == Instant{}) {
     steps_.continue_at(now);
@@ -105,9 +63,9 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
     comparison_.continue_at(now);
   }
   last_progress_ = now;
-  repeats_until_[stage] = std::max<uint64_t>(1, granted_step());
+  repeats_.on_resumed(stage, granted_step());
   rounds_.on_resumed(stage);
-  for (const Command& command : script_.commands())
+  for (const Command& command : commands_.script().commands())
     if (command.sequence > last_sequence) out.push_back(TellStage{stage, command});
   for (const Steps::Decision& decision : steps_.decisions_for(stage))
     out.push_back(TellStage{stage, norm_of(decision)});
@@ -115,16 +73,9 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
   if (training())
     continue_run(now, out);
   else
-    continue_forward(out);
+    commands_.continue_forward(out);
   end_if_done(out);
   return out;
-}
-
-// Whether a report that says nothing new comes from a stage that could not know; counted.
-bool Run::drop_repeat(uint32_t stage, uint64_t step) {
-  if (!may_repeat(stage, step)) return false;
-  ++repeats_;
-  return true;
 }
 
 // ---- going on
@@ -134,7 +85,7 @@ void Run::continue_run(Instant now, RunEffects& out) {
   commit_steps(now, out);
   if (auto evaluation = forward_.finish(committed_step())) out.push_back(SayEvent{std::move(*evaluation)});
   complete_rounds(now, out);
-  advance(now, out);
+  if (training() && !ended_) commands_.advance(now, out);
   end_if_done(out);
 }
 
@@ -171,84 +122,12 @@ void Run::complete_rounds(Instant now, RunEffects& out) {
   }
 }
 
-// The first step after the last granted one at which something else than the next step happens.
-uint64_t Run::next_border() const {
-  const uint64_t granted = granted_step();
-  const dag::Borders& borders = plan_->borders;
-  uint64_t border = steps();
-  const auto multiple_after = [&](uint64_t every) { return (granted / every + 1) * every; };
-  if (borders.evaluate_every != 0 && plan_->forward_microbatches != 0)
-    border = std::min(border, multiple_after(borders.evaluate_every));
-  if (borders.checkpoint.steps) border = std::min(border, multiple_after(*borders.checkpoint.steps));
-  if (const auto copy = rounds_.next_copy(granted)) border = std::min(border, std::max(granted + 1, *copy));
-  return border;
-}
-
-void Run::grant(Instant now, uint64_t step, RunEffects& out) {
-  steps_.grant(now, step);
-  write({.kind = CommandKind::Advance, .step = step}, out);
-}
-
-void Run::advance(Instant now, RunEffects& out) {
-  if (!training()) return;
-  trim_script();
-  while (!stopping_ && !ended_ && !forward_.is_active()) {
-    write_snapshot_if_due(now, out);
-    write_comparison_if_due(now, out);
-    const uint64_t target = std::min(next_border(), committed_step() + options_.window_steps);
-    if (steps_.all_granted() || target <= granted_step() || script_.commands().size() >= options_.script_max)
-      return;
-    grant(now, target, out);
-    write_snapshot_if_due(now, out);
-    evaluate_if_due(out);
-  }
-}
-
-void Run::write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out) {
-  write(rounds_.write(now, kind,
-                      {.sequence = script_.next_sequence(),
-                       .granted = granted_step(),
-                       .committed = committed_step(),
-                       .may_be_direct = copies_go_direct_ && !stopping_}),
-        out);
-}
-
-void Run::write_snapshot_if_due(Instant now, RunEffects& out) {
-  if (const auto kind = rounds_.due(granted_step())) write_snapshot(now, *kind, out);
-}
-
-void Run::write_last_snapshot(Instant now, RunEffects& out) {
-  const Rounds::Last needed = rounds_.last_needed(granted_step(), moving_);
-  if (needed == Rounds::Last::IsWritten) return;
-  if (needed == Rounds::Last::AfterAnother) grant(now, granted_step() + 1, out);
-  write_snapshot(now, Rounds::Kind::Checkpoint, out);
-}
-
-void Run::write_comparison_if_due(Instant now, RunEffects& out) {
-  if (steps_.all_granted() || !comparison_.is_due(now, committed_step(), pace().step_seconds())) return;
-  write(comparison_.write(now, script_.next_sequence(), granted_step()), out);
-}
-
-void Run::evaluate_if_due(RunEffects& out) {
-  if (!forward_.is_due(granted_step())) return;
-  forward_.begin_evaluation(granted_step());
-  continue_forward(out);
-}
-
-void Run::continue_forward(RunEffects& out) {
-  while (!stopping_) {
-    const auto command = forward_.next();
-    if (!command) return;
-    write(*command, out);
-  }
-}
-
 RunEffects Run::request_stop(Instant now, bool to_go_on) {
   RunEffects out;
-  if (ended_ || (stopping_ && (to_go_on || !moving_))) return out;
+  if (ended_ || (commands_.are_stopped() && (to_go_on || !moving_))) return out;
   moving_ = to_go_on;
-  stopping_ = true;
-  if (training()) write_last_snapshot(now, out);
+  commands_.stop();
+  if (training()) commands_.write_last_snapshot(now, moving_, out);
   end_if_done(out);
   return out;
 }
@@ -267,7 +146,7 @@ void Run::end_if_done(RunEffects& out) {
     event.samples = training() ? 0 : plan_->forward_samples;
     out.push_back(SayEvent{std::move(event)});
     out.push_back(Finished{committed_step()});
-  } else if (stopping_ &&
+  } else if (commands_.are_stopped() &&
              (!training() || (rounds_.has_last(granted_step(), moving_) &&
                               committed_step() == granted_step() && !comparison_.is_under_way()))) {
     ended_ = true;
@@ -278,13 +157,14 @@ void Run::end_if_done(RunEffects& out) {
 RunEffects Run::on_tick(Instant now) {
   RunEffects out;
   if (ended_ || !training()) return out;
-  if (rounds_.take_retry(now) && (stopping_ || steps_.all_granted())) write_last_snapshot(now, out);
+  if (rounds_.take_retry(now) && (commands_.are_stopped() || steps_.all_granted()))
+    commands_.write_last_snapshot(now, moving_, out);
   if (const auto step = rounds_.unfetched(now))
     give_up_direct(now, {ErrorCode::Timeout, "nobody has fetched that of step " + std::to_string(*step)},
                    out);
-  if (ended_ || stopping_ || !rounds_.ask_for_checkpoint(now, granted_step())) return out;
+  if (ended_ || commands_.are_stopped() || !rounds_.ask_for_checkpoint(now, granted_step())) return out;
   // An evaluation goes first: one may always be ahead.
-  if (!forward_.is_active()) write_snapshot_if_due(now, out);
+  if (!forward_.is_active()) commands_.write_snapshot_if_due(now, out);
   return out;
 }
 
@@ -316,7 +196,7 @@ RunEffects Run::give_up_direct(Instant now, const Error& why) {
 void Run::give_up_direct(Instant now, const Error& why, RunEffects& out) {
   if (ended_ || rounds_.has_given_up_direct()) return;
   if (rounds_.give_up_direct(why)) {
-    copies_go_direct_ = false;
+    commands_.let_copies_go_direct(false);
     out.push_back(DirectCopiesFailed{why.message});
   }
   drop_direct(now, out);
@@ -336,19 +216,13 @@ MissingReports Run::missing_reports() const {
 }
 
 Status Run::check() const {
-  WEFT_TRY_STATUS(script_.check());
+  WEFT_TRY_STATUS(commands_.check());
   WEFT_TRY_STATUS(steps_.check());
   WEFT_TRY_STATUS(rounds_.check(committed_step(), granted_step()));
   WEFT_TRY_STATUS(forward_.check());
   WEFT_TRY_STATUS(comparison_.check(granted_step()));
   const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "run: " + what); };
-  // After a restart nobody would know of it.
-  std::vector<uint64_t> under_way = rounds_.under_way();
-  if (const auto comparison = comparison_.under_way()) under_way.push_back(*comparison);
-  for (const uint64_t sequence : under_way)
-    if (!script_.has(sequence))
-      return broken("what is under way by command " + std::to_string(sequence) + " is not in the script");
-  if (moving_ && !stopping_) return broken("it moves and does not stop");
+  if (moving_ && !commands_.are_stopped()) return broken("it moves and does not stop");
   if (ended_) return {};
   if (const auto step = steps_.next_done(); step && !rounds_.is_gated(*step))
     return broken("step " + std::to_string(*step) + " is done and not committed");

@@ -10,7 +10,8 @@
 //
 // Each of its parts is a value that knows nothing of the others: the script, steps, rounds of snapshots
 // (run_rounds.h), the forward pass of an evaluation or prediction (run_forward.h), the comparison of links
-// (run_compare.h). What needs several of them is here.
+// (run_compare.h). What is written into the script next is decided over them (run_commands.h); here is what
+// follows from what stages report, and when the run is done.
 #pragma once
 
 #include <functional>
@@ -21,12 +22,13 @@
 #include <vector>
 
 #include "broker/run/claims.h"
+#include "broker/run/repeats.h"
+#include "broker/run/run_commands.h"
 #include "broker/run/run_compare.h"
 #include "broker/run/run_effects.h"
 #include "broker/run/run_forward.h"
 #include "broker/run/run_options.h"
 #include "broker/run/run_rounds.h"
-#include "broker/run/run_script.h"
 #include "broker/run/run_steps.h"
 #include "broker/run/stalls.h"
 
@@ -35,7 +37,9 @@ namespace weft::broker {
 class Run {
  public:
   Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
-      const RunBegin& begin, RunOptions options);
+      const RunBegin& begin, const RunOptions& options);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
   // REQUIRES: every stage is ready. The first commands.
   RunEffects start(Instant now);
@@ -59,8 +63,8 @@ class Run {
   RunEffects go_on(Instant now);
 
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
-  void let_copies_go_direct(bool each_can) { copies_go_direct_ = each_can; }
-  bool do_copies_go_direct() const { return copies_go_direct_; }
+  void let_copies_go_direct(bool each_can) { commands_.let_copies_go_direct(each_can); }
+  bool do_copies_go_direct() const { return commands_.do_copies_go_direct(); }
   // The oldest direct copy of which every stage has its part and that is not whole yet.
   std::optional<CheckpointCommitted> copy_to_fetch() const { return rounds_.copy_to_fetch(); }
   // Somebody has fetched that stage's part of it.
@@ -100,7 +104,7 @@ class Run {
   // A microbatch of all stages over dense links is under way, which takes about so long.
   std::optional<Duration> comparing() const;
   const proto::LinkComparison& compared() const { return comparison_.last(); }
-  uint64_t repeats_dropped() const { return repeats_; }  // reports of stages that had come back
+  uint64_t repeats_dropped() const { return repeats_.dropped(); }  // reports of stages that had come back
   // Blobs of snapshots under way, which are not durable.
   void add_reported(std::vector<Digest>& blobs) const { rounds_.add_reported(blobs); }
 
@@ -108,45 +112,27 @@ class Run {
   Status check() const;
 
  private:
-  bool is_settled(const proto::Command& command) const;
-  bool may_repeat(uint32_t stage, uint64_t step) const { return step <= repeats_until_[stage]; }
-  bool drop_repeat(uint32_t stage, uint64_t step);
-  void trim_script();
-
   // Each adds what is to go out to `out`.
-  void write(proto::Command command, RunEffects& out);
-  void grant(Instant now, uint64_t step, RunEffects& out);
-  void write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out);
-  void write_snapshot_if_due(Instant now, RunEffects& out);
-  void write_last_snapshot(Instant now, RunEffects& out);
-  void write_comparison_if_due(Instant now, RunEffects& out);
-  void evaluate_if_due(RunEffects& out);
-  void continue_forward(RunEffects& out);
   void continue_run(Instant now, RunEffects& out);
   void commit_steps(Instant now, RunEffects& out);
   void complete_rounds(Instant now, RunEffects& out);
-  void advance(Instant now, RunEffects& out);
   void end_if_done(RunEffects& out);
   void give_up_direct(Instant now, const Error& why, RunEffects& out);
   void drop_direct(Instant now, RunEffects& out);
   proto::Message norm_of(const Steps::Decision& decision) const;
-  uint64_t next_border() const;
 
   proto::JobNumber job_;
   proto::PlanVersion version_;
   std::shared_ptr<const PlannedRun> plan_;
-  RunOptions options_;
   std::vector<StageClaims> claims_;  // by stage
-  Script script_;
   Steps steps_;
   Rounds rounds_;
   ForwardPass forward_;
   Comparison comparison_;
-  bool copies_go_direct_ = false;
-  bool stopping_ = false, moving_ = false, ended_ = false;
+  Commands commands_;  // of those
+  bool moving_ = false, ended_ = false;
   Instant last_progress_{};
-  std::vector<uint64_t> repeats_until_;  // by stage: what it may report a second time, since it came back
-  uint64_t repeats_ = 0;
+  Repeats repeats_;
 };
 
 }  // namespace weft::broker

@@ -9,9 +9,9 @@ proto::Message Run::norm_of(const Steps::Decision& decision) const {
 
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::StepReport& report) {
   WEFT_TRY(Steps::Heard heard,
-           steps_.on_report(now, stage, claims_[stage], report, may_repeat(stage, report.step)));
+           steps_.on_report(now, stage, claims_[stage], report, repeats_.may_be(stage, report.step)));
   RunEffects out;
-  repeats_ += heard.is_repeat;
+  if (heard.is_repeat) repeats_.count();
   if (heard.divergence) {
     ended_ = true;
     out.push_back(std::move(*heard.divergence));
@@ -32,7 +32,7 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Chec
                                   uint32_t blobs_missing) {
   RunEffects out;
   if (!rounds_.is_asked(stage, report.step)) {
-    if (drop_repeat(stage, report.step)) return out;
+    if (repeats_.drop(stage, report.step)) return out;
     return fail(ErrorCode::InvalidArgument,
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
   }
@@ -54,13 +54,13 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Chec
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::EvaluationReport& report) {
   RunEffects out;
   if (!forward_.awaits(report)) {
-    if (training() && drop_repeat(stage, report.step)) return out;
+    if (training() && repeats_.drop(stage, report.step)) return out;
     return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
   WEFT_TRY(const bool came_forward, forward_.on_report(report));
   if (came_forward) last_progress_ = now;
-  continue_forward(out);
+  commands_.continue_forward(out);
   continue_run(now, out);
   return out;
 }
@@ -70,13 +70,13 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Pred
   if (!forward_.is_asked(report))
     return fail(ErrorCode::InvalidArgument, "a prediction that was not asked for");
   if (forward_.has(stage, report)) {
-    ++repeats_;
+    repeats_.count();
     return out;
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
   out.push_back(TakenPrediction{report});
   if (forward_.on_report(stage, report)) last_progress_ = now;
-  continue_forward(out);
+  commands_.continue_forward(out);
   end_if_done(out);
   return out;
 }
@@ -84,7 +84,7 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Pred
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report) {
   RunEffects out;
   if (!comparison_.awaits(stage, report.step)) {
-    if (drop_repeat(stage, report.step)) return out;
+    if (repeats_.drop(stage, report.step)) return out;
     return fail(ErrorCode::InvalidArgument, "a comparison that was not asked for");
   }
   WEFT_TRY_STATUS(Comparison::check_passes(report));

@@ -1,0 +1,143 @@
+#include "broker/run/run_commands.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace weft::broker {
+
+using proto::Command;
+using proto::CommandKind;
+
+uint64_t next_border(const PlannedRun& plan, uint64_t granted, std::optional<uint64_t> next_copy) {
+  const dag::Borders& borders = plan.borders;
+  uint64_t border = plan.training.steps;
+  const auto multiple_after = [&](uint64_t every) { return (granted / every + 1) * every; };
+  if (borders.evaluate_every != 0 && plan.forward_microbatches != 0)
+    border = std::min(border, multiple_after(borders.evaluate_every));
+  if (borders.checkpoint.steps) border = std::min(border, multiple_after(*borders.checkpoint.steps));
+  if (next_copy) border = std::min(border, std::max(granted + 1, *next_copy));
+  return border;
+}
+
+Commands::Commands(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
+                   const RunOptions& options, Parts parts)
+    : plan_(std::move(plan)), options_(options), parts_(parts), script_(job, version) {}
+
+void Commands::resume(const std::vector<Command>& recorded) {
+  const Command last = recorded.empty() ? Command{} : recorded.back();
+  script_.resume(recorded);
+  parts_.steps.resume(plan_->training.steps != 0 ? last.step : 0, last.committed);
+  parts_.rounds.resume(last.keep_from);
+  for (const Command& command : script_.commands()) {
+    parts_.rounds.resume(command, parts_.steps.recorded());
+    parts_.comparison.resume(command);
+    parts_.forward.resume(command);
+  }
+}
+
+bool Commands::is_settled(const Command& command) const {
+  switch (command.kind) {
+    case CommandKind::Advance:
+      return command.step <= parts_.steps.committed();
+    case CommandKind::Checkpoint:
+    case CommandKind::CopyState:
+      return parts_.rounds.is_settled(command.sequence);
+    case CommandKind::Evaluate:
+    case CommandKind::Predict:
+      return parts_.forward.is_settled(command);
+    case CommandKind::Compare:
+      return parts_.comparison.is_settled(command.sequence);
+    case CommandKind::Finish:
+      return true;
+  }
+  return true;
+}
+
+void Commands::trim() {
+  script_.trim([this](const Command& command) { return is_settled(command); });
+}
+
+void Commands::write(Command command, RunEffects& out) {
+  trim();
+  command.committed = parts_.steps.committed();
+  command.keep_from = parts_.rounds.keep_from();
+  out.push_back(IssueCommand{script_.write(command)});
+}
+
+void Commands::grant(Instant now, uint64_t step, RunEffects& out) {
+  parts_.steps.grant(now, step);
+  write({.kind = CommandKind::Advance, .step = step}, out);
+}
+
+void Commands::advance(Instant now, RunEffects& out) {
+  trim();
+  while (!stopped_ && !parts_.forward.is_active()) {
+    write_snapshot_if_due(now, out);
+    write_comparison_if_due(now, out);
+    const uint64_t granted = parts_.steps.granted();
+    const uint64_t target = std::min(next_border(*plan_, granted, parts_.rounds.next_copy(granted)),
+                                     parts_.steps.committed() + options_.window_steps);
+    if (parts_.steps.all_granted() || target <= granted || script_.commands().size() >= options_.script_max)
+      return;
+    grant(now, target, out);
+    write_snapshot_if_due(now, out);
+    evaluate_if_due(out);
+  }
+}
+
+void Commands::write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out) {
+  write(parts_.rounds.write(now, kind,
+                            {.sequence = script_.next_sequence(),
+                             .granted = parts_.steps.granted(),
+                             .committed = parts_.steps.committed(),
+                             .may_be_direct = copies_go_direct_ && !stopped_}),
+        out);
+}
+
+void Commands::write_snapshot_if_due(Instant now, RunEffects& out) {
+  if (const auto kind = parts_.rounds.due(parts_.steps.granted())) write_snapshot(now, *kind, out);
+}
+
+void Commands::write_last_snapshot(Instant now, bool moving, RunEffects& out) {
+  const uint64_t granted = parts_.steps.granted();
+  const Rounds::Last needed = parts_.rounds.last_needed(granted, moving);
+  if (needed == Rounds::Last::IsWritten) return;
+  if (needed == Rounds::Last::AfterAnother) grant(now, granted + 1, out);
+  write_checkpoint(now, out);
+}
+
+void Commands::write_comparison_if_due(Instant now, RunEffects& out) {
+  const double step_seconds = parts_.rounds.pace().step_seconds();
+  if (parts_.steps.all_granted() || !parts_.comparison.is_due(now, parts_.steps.committed(), step_seconds))
+    return;
+  write(parts_.comparison.write(now, script_.next_sequence(), parts_.steps.granted()), out);
+}
+
+void Commands::evaluate_if_due(RunEffects& out) {
+  if (!parts_.forward.is_due(parts_.steps.granted())) return;
+  parts_.forward.begin_evaluation(parts_.steps.granted());
+  continue_forward(out);
+}
+
+void Commands::continue_forward(RunEffects& out) {
+  while (!stopped_) {
+    const auto command = parts_.forward.next();
+    if (!command) return;
+    write(*command, out);
+  }
+}
+
+Status Commands::check() const {
+  WEFT_TRY_STATUS(script_.check());
+  // After a restart nobody would know of it.
+  std::vector<uint64_t> under_way = parts_.rounds.under_way();
+  if (const auto comparison = parts_.comparison.under_way()) under_way.push_back(*comparison);
+  for (const uint64_t sequence : under_way)
+    if (!script_.has(sequence))
+      return fail(ErrorCode::Internal,
+                  "run: what is under way by command " + std::to_string(sequence) + " is not in the script");
+  return {};
+}
+
+}  // namespace weft::broker
