@@ -27,27 +27,27 @@ Effects Broker::step(Now now, const Event& event) {
   step_.begin(now);
   if (!stepped_) first_step();
   std::visit(Overloaded{
-                 [&](const Introduced& e) { on_introduced(e); },
+                 [&](const Introduced& e) { membership_.on_introduced(e); },
                  [&](const Received& e) { on_received(e); },
                  [&](const Heard& e) { on_heard(e); },
-                 [&](const Disconnected& e) { on_disconnected(e); },
+                 [&](const Disconnected& e) { membership_.on_disconnected(e); },
                  [&](const SubmissionChecked& e) { clients_.on_submission(e); },
                  [&](const PlanningDone& e) { scheduler_.on_planned(e); },
                  [&](const Reconsidered& e) { replanning_.on_reconsidered(e); },
                  [&](const JobReopened& e) { clients_.on_reopened(e); },
                  [&](const BlobsVerified& e) { recovery_.on_blobs_verified(e); },
-                 [&](const TokensRevoked& e) { on_tokens_revoked(e); },
+                 [&](const TokensRevoked& e) { membership_.on_tokens_revoked(e); },
                  [&](const RelayWaiting& e) {
                    probes_.on_relay_waiting(e.ticket);
                    runs_.on_relay_waiting(e.ticket);
                  },
                  [&](const Tick& e) {
-                   check_leases(e.heard_until.value_or(step_.now.monotonic));
+                   membership_.check_leases(e.heard_until.value_or(step_.now.monotonic));
                    pool_.let_in();
                    if (++ticks_ % 4 == 0) step_.peers = true;  // for the times since they were heard
                    runs_.check_progress();
                    replanning_.look_at_runs();
-                   forget_gone();
+                   membership_.forget_gone();
                    step_.jobs = step_.probes = true;
                  },
                  [&](const Leaving&) { leave(); },
@@ -94,7 +94,7 @@ void Broker::protocol_error(Peer& peer, const std::string& what) {
   ++step_.counters.protocol_errors;
   step_.log("warning protocol_error peer=" + peer.name + " what=\"" + what + "\"");
   pool_.failed_stage(peer);
-  disconnect(peer, ErrorCode::InvalidArgument, what);
+  membership_.disconnect(peer, ErrorCode::InvalidArgument, what);
 }
 
 void Broker::on_drain(Peer& peer) {

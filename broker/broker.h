@@ -18,8 +18,9 @@
 //   Replanning moving a run that goes on                         (replan.h)
 //   Clients    answering users                                   (clients.h)
 //   Admission  whom a token admits                               (admission.h)
+//   Membership who comes and goes                                (membership.h)
 //
-// Here is what is left: who comes and goes, what peers say, and a restart.
+// Here is what is left: what peers say, and a restart.
 //
 // Specification, with what a peer can achieve at most by breaking it:
 // - A connection is nobody until its Hello was granted; anything else before that closes it. What a token
@@ -59,6 +60,7 @@
 #include "broker/jobs/runs.h"
 #include "broker/jobs/served_jobs.h"
 #include "broker/links/probes.h"
+#include "broker/membership.h"
 #include "broker/options.h"
 #include "broker/place/stand_bys.h"
 #include "broker/pool/pool.h"
@@ -91,18 +93,6 @@ class Broker {
   std::optional<proto::JobStatus> status(proto::JobNumber job) const;
 
  private:
-  // Who comes and goes (introductions.cc)
-  void on_introduced(const Introduced& event);
-  void admit_peer(const Introduced& event);
-  void greet(ConnectionId connection, proto::Role role, const std::string& name);
-  void on_disconnected(const Disconnected& event);
-  void resume_stages(Peer& peer, const std::vector<Job*>& held, const std::vector<proto::StageHeld>& said);
-  void lose_peer(Peer& peer, const std::string& why);
-  void disconnect(Peer& peer, ErrorCode code, const std::string& why);
-  void forget_gone();
-  void check_leases(Instant until);
-  void on_tokens_revoked(const TokensRevoked& event);
-
   // Messages of peers (broker.cc)
   void on_received(const Received& event);
   void on_heard(const Heard& event);
@@ -130,6 +120,7 @@ class Broker {
   Replanning replanning_;
   Clients clients_;
   Admission admission_;
+  Membership membership_;
   bool stepped_ = false;
   uint64_t ticks_ = 0;
 };

@@ -38,8 +38,12 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
                  phases_, recovery_),
       replanning_(options_, step_, book_, runs_, availability_, scheduler_),
       clients_(options_, step_, pool_, book_, runs_, probes_, phases_,
-               [this](Peer& peer, ErrorCode code, const std::string& why) { disconnect(peer, code, why); }),
-      admission_(options_, step_, pool_, book_, clients_) {
+               [this](Peer& peer, ErrorCode code, const std::string& why) {
+                 membership_.disconnect(peer, code, why);
+               }),
+      admission_(options_, step_, pool_, book_, clients_),
+      membership_(options_, {step_, pool_, book_, runs_, stand_bys_, probes_}, recovery_, clients_,
+                  admission_) {
   for (const PrincipalAdmitted& principal : state.principals) admission_.load(principal);
   for (const PeerBanned& ban : state.bans) {
     pool_.load_ban(ban.peer);

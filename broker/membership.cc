@@ -1,16 +1,26 @@
-// Who comes and goes: introductions, leases, loss, what is revoked.
-#include <algorithm>
+#include "broker/membership.h"
+
 #include <optional>
 #include <set>
-#include <utility>
-
-#include "broker/broker.h"
 
 namespace weft::broker {
 
 using proto::Role;
 
-void Broker::greet(ConnectionId connection, Role role, const std::string& name) {
+Membership::Membership(const BrokerOptions& options, const Rooms& rooms, Recovery& recovery, Clients& clients,
+                       Admission& admission)
+    : options_(options),
+      step_(rooms.step),
+      pool_(rooms.pool),
+      book_(rooms.book),
+      runs_(rooms.runs),
+      stand_bys_(rooms.stand_bys),
+      probes_(rooms.probes),
+      recovery_(recovery),
+      clients_(clients),
+      admission_(admission) {}
+
+void Membership::greet(ConnectionId connection, Role role, const std::string& name) {
   step_.effect(Admit{connection, role});
   step_.send(connection, proto::HelloAck{.software = options_.software,
                                          .name = name,
@@ -18,7 +28,7 @@ void Broker::greet(ConnectionId connection, Role role, const std::string& name) 
                                          .lease = options_.lease});
 }
 
-void Broker::on_introduced(const Introduced& event) {
+void Membership::on_introduced(const Introduced& event) {
   if (!admission_.admit(event)) return;
   const Role role = event.hello.role;
   if (role == Role::Peer) return admit_peer(event);
@@ -31,7 +41,7 @@ void Broker::on_introduced(const Introduced& event) {
 
 // The same key again. Another process that uses it is told so, as long as the first one is heard; else the
 // newcomer takes the place of the old connection, which is a leftover.
-void Broker::admit_peer(const Introduced& event) {
+void Membership::admit_peer(const Introduced& event) {
   const proto::Hello& hello = event.hello;
   if (!hello.device)
     return step_.refuse(event.connection, ErrorCode::InvalidArgument, "a peer's Hello describes its device");
@@ -82,8 +92,8 @@ void Broker::admit_peer(const Introduced& event) {
 }
 
 // `held`: the jobs of those stages that the peer says it holds, and that are its own.
-void Broker::resume_stages(Peer& peer, const std::vector<Job*>& held,
-                           const std::vector<proto::StageHeld>& said) {
+void Membership::resume_stages(Peer& peer, const std::vector<Job*>& held,
+                               const std::vector<proto::StageHeld>& said) {
   std::set<proto::JobNumber> resumed;
   for (Job* job : held) resumed.insert(job->number());
   for (const proto::StageHeld& stage : said)
@@ -96,13 +106,13 @@ void Broker::resume_stages(Peer& peer, const std::vector<Job*>& held,
   if (held.empty()) step_.jobs = true;
 }
 
-void Broker::on_disconnected(const Disconnected& event) {
+void Membership::on_disconnected(const Disconnected& event) {
   clients_.leave(event.connection);
   admission_.leave(event.connection);
   if (Peer* peer = pool_.of(event.connection)) lose_peer(*peer, event.reason);
 }
 
-void Broker::lose_peer(Peer& peer, const std::string& why) {
+void Membership::lose_peer(Peer& peer, const std::string& why) {
   if (!peer.connection) return;
   pool_.disconnect(peer);
   stand_bys_.forget(peer.id);
@@ -118,14 +128,13 @@ void Broker::lose_peer(Peer& peer, const std::string& why) {
   }
 }
 
-void Broker::disconnect(Peer& peer, ErrorCode code, const std::string& why) {
+void Membership::disconnect(Peer& peer, ErrorCode code, const std::string& why) {
   if (!peer.connection) return;
   step_.refuse(*peer.connection, code, why);
   lose_peer(peer, why);
 }
 
-// `until`: what came later may not have been told yet.
-void Broker::check_leases(Instant until) {
+void Membership::check_leases(Instant until) {
   for (const PeerId& id : pool_.late(until)) {
     Peer& peer = pool_.at(id);
     ++step_.counters.evicted;
@@ -134,7 +143,7 @@ void Broker::check_leases(Instant until) {
   }
 }
 
-void Broker::forget_gone() {
+void Membership::forget_gone() {
   std::optional<std::set<PeerId>> needed;
   const auto is_needed = [&](const PeerId& id) {
     if (!needed) needed = book_.peers_needed();
@@ -147,7 +156,7 @@ void Broker::forget_gone() {
 }
 
 // What such a token admitted goes, and is known no more.
-void Broker::on_tokens_revoked(const TokensRevoked& event) {
+void Membership::on_tokens_revoked(const TokensRevoked& event) {
   for (const auto& [who, gone] : admission_.revoke(event.tokens)) {
     step_.log("info key_revoked key=" + to_string(who));
     const std::string why = "the token that admitted this key has been revoked";
