@@ -39,19 +39,9 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
        .direct = command.direct});
 }
 
-Rounds::Round& Rounds::add(Round round) {
-  round.made.assign(round.direct ? plan_->stages.size() : 0, false);
-  round.in.assign(plan_->stages.size(), false);
+Round& Rounds::add(Round round) {
+  round.begin(plan_->stages.size());
   return rounds_.emplace_back(std::move(round));
-}
-
-bool Rounds::Round::is_whole() const { return is_made() && all_said(in); }
-bool Rounds::Round::is_made() const { return all_said(made); }
-
-bool Rounds::Round::drop() {
-  failed = true;
-  in.assign(in.size(), true);
-  return is_made();
 }
 
 // ---- writing
@@ -124,10 +114,9 @@ bool Rounds::take_retry(Instant now) {
 
 // ---- what stages and peers say
 
-Rounds::Round* Rounds::asked(uint32_t stage, uint64_t step) {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.step == step && !(round.direct ? round.made : round.in)[stage];
-  });
+Round* Rounds::asked(uint32_t stage, uint64_t step) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
+                               [&](const Round& round) { return round.step == step && round.awaits(stage); });
   return at == rounds_.end() ? nullptr : &*at;
 }
 
@@ -139,27 +128,11 @@ Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto:
                                        uint32_t blobs_missing) {
   WEFT_CHECK(is_asked(stage, report.step));
   Round& round = *asked(stage, report.step);
-  Part part{.is_direct = round.direct, .failure = report.failure};
-  if (!round.direct && blobs_missing != 0) {
-    const std::string what =
-        "a snapshot of which " + std::to_string(blobs_missing) + " tensors were not uploaded";
-    if (!round.outlived) return fail(ErrorCode::InvalidArgument, what);
-    part.failure = Error{ErrorCode::NotFound, what + ", or went with the broker that had them"};
-  }
-  if (!part.failure && round.skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
-    part.failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
-                                                   " steps were skipped, another stage says " +
-                                                   std::to_string(*round.skipped_steps)};
-  (round.direct ? round.made : round.in)[stage] = true;
-  if (!part.failure) {
-    round.skipped_steps = report.skipped_steps;
-    round.tensors.insert(round.tensors.end(), report.tensors.begin(), report.tensors.end());
-  }
-  if (!round.direct) {
-    round.failed = round.failed || part.failure;
-    if (round.is_whole()) pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
-  } else if (!part.failure && round.is_made()) {
-    round.made_at = now;
+  WEFT_TRY(std::optional<Error> failure, round.take(now, stage, report, blobs_missing));
+  Part part{.is_direct = round.direct, .failure = std::move(failure)};
+  if (!round.direct && round.is_whole())
+    pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
+  if (round.direct && !part.failure && round.is_made()) {
     part.is_complete = true;
     part.is_dropped = round.failed;
   }
@@ -168,7 +141,7 @@ Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto:
 
 bool Rounds::on_fetched(Instant now, uint32_t stage, uint64_t step) {
   const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.direct && round.step == step && round.is_made() && !round.in[stage];
+    return round.step == step && round.awaits_fetch(stage);
   });
   if (at == rounds_.end()) return false;
   at->in[stage] = true;

@@ -16,6 +16,7 @@
 
 #include "broker/run/copy_pace.h"
 #include "broker/run/planned_run.h"
+#include "broker/run/round.h"
 #include "broker/run/run_effects.h"
 #include "broker/run/run_options.h"
 #include "broker/run/stalls.h"
@@ -121,24 +122,6 @@ class Rounds {
   Status check(uint64_t committed, uint64_t granted) const;
 
  private:
-  struct Round {
-    uint64_t sequence = 0, step = 0;
-    bool durable = false;
-    bool gates = false;  // its step is committed only with it
-    bool failed = false;
-    bool direct = false;
-    bool outlived = false;     // a stage came back to it
-    std::vector<bool> made{};  // by stage: it has reported its part of a direct one
-    Instant ready_at{};        // every stage had done its step
-    Instant made_at{};         // every stage had made its part
-    std::vector<bool> in{};    // by stage
-    std::vector<proto::TensorReference> tensors{};
-    std::optional<uint64_t> skipped_steps{};  // as the stages say, which have to agree
-
-    bool is_whole() const;
-    bool is_made() const;
-    bool drop();  // whether it can go at once
-  };
   Round& add(Round round);
   Round* asked(uint32_t stage, uint64_t step);
   CheckpointCommitted taken_from(const Round& round) const;

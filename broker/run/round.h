@@ -1,0 +1,49 @@
+// A round: the snapshots of all stages after the same step, and their copies, as far as these are in. A
+// stage's part of a direct one is made first, and in when a peer has fetched it; any other is in when the
+// stage has reported it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "proto/messages.h"
+
+namespace weft::broker {
+
+struct Round {
+  uint64_t sequence = 0, step = 0;
+  bool durable = false;
+  bool gates = false;  // its step is committed only with it
+  bool failed = false;
+  bool direct = false;
+  bool outlived = false;     // a stage came back to it
+  std::vector<bool> made{};  // by stage: it has reported its part of a direct one
+  Instant ready_at{};        // every stage had done its step
+  Instant made_at{};         // every stage had made its part
+  std::vector<bool> in{};    // by stage
+  std::vector<proto::TensorReference> tensors{};
+  std::optional<uint64_t> skipped_steps{};  // as the stages say, which have to agree
+
+  // Nobody has said anything yet.
+  void begin(size_t stages);
+
+  bool is_whole() const;
+  bool is_made() const;
+  // The stage has yet to report its part.
+  bool awaits(uint32_t stage) const { return !(direct ? made : in)[stage]; }
+  // Of a direct one that every stage has made: nobody has fetched that stage's part yet.
+  bool awaits_fetch(uint32_t stage) const { return direct && is_made() && !in[stage]; }
+
+  // A stage reports its part. Why the round cannot have it, if it cannot; `blobs_missing`: of the report's
+  // tensors, how many the broker has not, which a direct copy may. REQUIRES: awaits(stage).
+  // InvalidArgument: the stage breaks the protocol.
+  Result<std::optional<Error>> take(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                                    uint32_t blobs_missing);
+  // It is not wanted any more; whether it can go at once.
+  bool drop();
+};
+
+}  // namespace weft::broker
