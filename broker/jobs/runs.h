@@ -10,6 +10,7 @@
 
 #include "broker/jobs/job_book.h"
 #include "broker/jobs/run_deadlines.h"
+#include "broker/jobs/run_records.h"
 #include "broker/jobs/slow_stages.h"
 #include "broker/options.h"
 
@@ -42,7 +43,8 @@ class Runs {
         pool_(pool),
         book_(book),
         deadlines_(options),
-        slow_stages_(options.slow, step, pool) {}
+        slow_stages_(options.slow, step, pool),
+        records_(step, book) {}
 
   // Has the run of a job that runs hear of something, carries out what comes of it in the job's name, and
   // looks at what the run has come to. Errors: those of `what`, of which nothing comes then.
@@ -90,12 +92,6 @@ class Runs {
   void carry_out_one(Job& job, RunEffect& effect, Outcome& outcome);
   void issue(Job& job, const proto::Command& command);
   void send_to_stage(Job& job, uint32_t stage, proto::Message message);
-  void say(Job& job, proto::JobEvent event);
-  void on_repeated(Job& job, const RepeatedStep& repeated);
-  void on_snapshot(Job& job, WholeSnapshot whole);
-  void on_upload_failed(Job& job, const UploadFailed& failed);
-  void take_prediction(Job& job, proto::PredictionReport report);
-  void keep_result(Job& job, uint64_t step);
   void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
   void give_verdict(Job& job, Verdict verdict);
   void note_service(Job& job);
@@ -106,6 +102,7 @@ class Runs {
   JobBook& book_;
   const RunDeadlines deadlines_;
   SlowStages slow_stages_;
+  RunRecords records_;
   std::vector<Verdict> verdicts_;
 };
 

@@ -1,15 +1,11 @@
 // What runs want, carried out in the name of their jobs.
-#include <bit>
 #include <cstdio>
-#include <set>
 
 #include "base/overloaded.h"
 #include "broker/jobs/codec_guard.h"
 #include "broker/jobs/runs.h"
 
 namespace weft::broker {
-
-using proto::JobEventKind;
 
 Status Runs::tell(Job& job, const std::function<Result<RunEffects>(Run& run, Instant now)>& what) {
   Run& run = *job.running()->run;
@@ -34,18 +30,18 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
   std::visit(Overloaded{
                  [&](IssueCommand& e) { issue(job, e.command); },
                  [&](TellStage& e) { send_to_stage(job, e.stage, std::move(e.message)); },
-                 [&](SayEvent& e) { say(job, std::move(e.event)); },
-                 [&](RepeatedStep& e) { on_repeated(job, e); },
-                 [&](WholeSnapshot& e) { on_snapshot(job, std::move(e)); },
+                 [&](SayEvent& e) { records_.add_event(job, std::move(e.event)); },
+                 [&](RepeatedStep& e) { records_.add_repeated(job, e); },
+                 [&](WholeSnapshot& e) { records_.add_snapshot(job, std::move(e)); },
                  [&](DirectCopyChanged&) { step_.stand_bys = true; },
                  [&](DirectCopiesFailed& e) {
                    step_.stand_bys = true;
                    book_.notice(job,
                                 "copies of the state go through the broker until the next plan: " + e.why);
                  },
-                 [&](UploadFailed& e) { on_upload_failed(job, e); },
+                 [&](UploadFailed& e) { records_.add_upload_failure(job, e); },
                  [&](TakenPrediction& e) {
-                   take_prediction(job, std::move(e.report));
+                   records_.add_prediction(job, std::move(e.report));
                    outcome.came_forward = true;
                  },
                  [&](Compared& e) {
@@ -57,7 +53,7 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
                  [&](Divergence& e) { end({.kind = Verdict::Kind::Diverged, .divergence = std::move(e)}); },
                  [&](Finished& e) {
                    end({.kind = Verdict::Kind::Finished, .step = e.step});
-                   keep_result(job, e.step);
+                   records_.add_result(job, e.step);
                  },
                  [&](Stopped& e) { end({.kind = Verdict::Kind::Stopped, .step = e.step}); },
              },
@@ -75,94 +71,6 @@ void Runs::issue(Job& job, const proto::Command& command) {
 void Runs::send_to_stage(Job& job, uint32_t stage, proto::Message message) {
   const Crew& crew = job.running()->crew;
   if (crew.stages[stage].here) pool_.send(crew.plan->stages[stage].peer, std::move(message));
-}
-
-namespace {
-// Which codecs the evaluation's tensors travel in, by name, each once.
-std::string codecs_of_evaluation(const PlannedRun& plan) {
-  std::set<std::string> names;
-  for (const PlannedStage& stage : plan.stages)
-    for (const proto::StageProgram& program : stage.assignment->programs)
-      if (program.kind == proto::ProgramKind::Evaluate)
-        for (const proto::EdgeEnd& end : program.sends)
-          if (end.codec.kind != compress::Kind::Dense) names.insert(compress::name(end.codec));
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-}  // namespace
-
-void Runs::say(Job& job, proto::JobEvent event) {
-  if (event.kind == JobEventKind::Step) {
-    job.log.recorded_step = event.step;
-    job.log.loss = event.loss;
-    job.log.losses[event.step] = event.loss;
-  } else if (event.kind == JobEventKind::Evaluation) {
-    job.log.evaluated_step = event.step;
-    job.log.metrics = event.metrics;
-    event.text = codecs_of_evaluation(*job.running()->crew.plan);
-  }
-  book_.emit(job, std::move(event));
-}
-
-void Runs::on_repeated(Job& job, const RepeatedStep& repeated) {
-  const auto before = job.log.losses.find(repeated.step);
-  if (before == job.log.losses.end() ||
-      std::bit_cast<uint64_t>(before->second) == std::bit_cast<uint64_t>(repeated.loss))
-    return;
-  if (!job.bits.are_equal || job.bits.difference_said) return;
-  job.bits.difference_said = true;
-  char text[160];
-  std::snprintf(text, sizeof text, "step %llu, done again, has the loss %.17g; it was %.17g",
-                static_cast<unsigned long long>(repeated.step), repeated.loss, before->second);
-  book_.notice(job, std::string(text) + ": the bits are not equal, although they should be");
-  step_.log("warning bits_differ job=" + job.text() + " what=\"" + text + "\"");
-}
-
-void Runs::on_snapshot(Job& job, WholeSnapshot whole) {
-  const uint64_t step = whole.snapshot.step;
-  job.log.losses.erase(job.log.losses.begin(), job.log.losses.upper_bound(step));
-  job.upload_failure_said = false;
-  step_.stand_bys = step_.transient = true;
-  if (whole.is_durable) {
-    job.points.commit_checkpoint(whole.snapshot);
-    step_.record(std::move(whole.snapshot));
-    job.losses.in_a_row = 0;
-    return;
-  }
-  if (whole.is_direct && !std::exchange(job.running()->direct_said, true))
-    step_.log("info copies_go_direct job=" + job.text() + " step=" + std::to_string(step));
-  job.points.commit_round(std::move(whole.snapshot), whole.is_direct);
-}
-
-void Runs::on_upload_failed(Job& job, const UploadFailed& failed) {
-  const std::string what = "the copy of step " + std::to_string(failed.step) + " could not be kept: stage " +
-                           std::to_string(failed.stage + 1) + ": " + failed.error.message;
-  step_.log("warning upload_failed job=" + job.text() + " what=\"" + what + "\"");
-  if (std::exchange(job.upload_failure_said, true)) return;
-  book_.notice(job, what + "; the run goes on, and tries again");
-}
-
-void Runs::take_prediction(Job& job, proto::PredictionReport report) {
-  report.run = job.number();
-  job.predictions.push_back(report);
-  job.losses.in_a_row = 0;
-  step_.record(PredictionCommitted{job.number(), std::move(report)});
-}
-
-void Runs::keep_result(Job& job, uint64_t step) {
-  const Run& run = *job.running()->run;
-  proto::JobResult result;
-  result.job = job.number();
-  result.step = step;
-  if (run.training()) {
-    for (const auto& tensor : job.points.checkpoint()->tensors)
-      if (is_weight(tensor.key.slot)) result.tensors.push_back(tensor);
-  } else {
-    result.sample_count = run.plan().forward_samples;
-  }
-  job.result = result;
-  step_.record(ResultCommitted{job.number(), std::move(result)});
 }
 
 // ---- what a run has come to

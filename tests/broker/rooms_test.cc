@@ -132,6 +132,65 @@ TEST_F(JobPhasesTest, ItsEndLetsItsPeersGo) {
             2);
 }
 
+class RunRecordsTest : public Rooms {
+ protected:
+  // Of the records since it was asked last.
+  template <typename T>
+  size_t count_recorded() {
+    const Effects effects = step_.end();
+    return static_cast<size_t>(
+        std::count_if(effects.records.begin(), effects.records.end(),
+                      [](const Record& record) { return std::holds_alternative<T>(record); }));
+  }
+
+  RunRecords records_{step_, book_};
+};
+
+TEST_F(RunRecordsTest, BitsThatDifferAreSaidOnceAndOnlyWhereTheyShouldBeEqual) {
+  Job& job = submit();
+  const auto is_said = [&](uint64_t step, double loss) {
+    (void)step_.end();
+    records_.add_repeated(job, {step, loss});
+    return count_recorded<proto::JobEvent>() == 1;
+  };
+  job.log.losses[3] = 0.5;
+  job.bits.are_equal = false;
+  EXPECT_FALSE(is_said(3, 0.25));
+  job.bits.are_equal = true;
+  EXPECT_FALSE(is_said(3, 0.5));
+  EXPECT_FALSE(is_said(4, 0.25)) << "it is not known what that was";
+  EXPECT_TRUE(is_said(3, 0.25));
+  EXPECT_FALSE(is_said(3, 0.25));
+}
+
+TEST_F(RunRecordsTest, UploadsThatFailAreSaidOnceUntilASnapshotIsWhole) {
+  Job& job = submit();
+  const auto is_said = [&] {
+    (void)step_.end();
+    records_.add_upload_failure(job, {1, 8, {ErrorCode::ResourceExhausted, "full"}});
+    return count_recorded<proto::JobEvent>() == 1;
+  };
+  EXPECT_TRUE(is_said());
+  EXPECT_FALSE(is_said());
+  job.losses.in_a_row = 2;
+  records_.add_snapshot(job, {.snapshot = {job.number(), 8, {}, 0}, .is_durable = true});
+  EXPECT_EQ(count_recorded<CheckpointCommitted>(), 1u);
+  EXPECT_EQ(job.losses.in_a_row, 0u);
+  EXPECT_EQ(job.points.step(), 8u);
+  EXPECT_TRUE(is_said());
+}
+
+TEST_F(RunRecordsTest, APredictionIsOfItsJobAndForgivesLosses) {
+  Job& job = submit();
+  job.losses.in_a_row = 2;
+  (void)step_.end();
+  records_.add_prediction(job, {.run = 99, .microbatch = 4});
+  EXPECT_EQ(count_recorded<PredictionCommitted>(), 1u);
+  ASSERT_EQ(job.predictions.size(), 1u);
+  EXPECT_EQ(job.predictions[0].run, job.number());
+  EXPECT_EQ(job.losses.in_a_row, 0u);
+}
+
 using AvailabilityTest = Rooms;
 
 TEST_F(AvailabilityTest, SaysWhyAPeerCannotBeHad) {
