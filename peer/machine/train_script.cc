@@ -16,10 +16,6 @@ using proto::ProgramKind;
 namespace {
 tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
 
-void append(const std::vector<double>& from, std::vector<double>& to) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
 bool is_forward(const Command& command) {
   return command.kind == CommandKind::Evaluate || command.kind == CommandKind::Predict;
 }
@@ -38,7 +34,8 @@ TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, A
       options_(options),
       completed_(assignment_->after_step),
       granted_(completed_),
-      tally_(*assignment_) {
+      tally_(*assignment_),
+      passes_(*assignment_) {
   given_.step = completed_;
   given_.skipped = assignment_->skipped_steps;
 }
@@ -318,28 +315,23 @@ void TrainScript::on_segment_done(const Task& task, const TaskOutcome& outcome) 
   segments_.usual = segments_.usual == Duration{} ? outcome.busy : (7 * segments_.usual + outcome.busy) / 8;
   const bool trains = task.key.program == ProgramKind::Train;
   if (proto::is_comparison(task.key.microbatch)) {
-    append(outcome.loss, comparison_.losses);
+    passes_.add_comparison(outcome);
   } else if (trains) {
     ++segments_.done;
     segments_.busy += outcome.busy;
     tally_.add_losses(outcome.loss);
   } else {
-    append(outcome.loss, evaluation_.loss);
-    append(outcome.correct, evaluation_.correct);
-    append(outcome.counted, evaluation_.counted);
+    passes_.add_forward(outcome);
   }
   if (!task.last_segment) return;
   finish_microbatch(task.key);
-  if (!trains && ++forward_done_ == commands_.front().microbatches) finish_forward();
+  if (!trains && passes_.end_microbatch() == commands_.front().microbatches) finish_forward();
 }
 
 void TrainScript::on_squares_done(const Task& task, const TaskOutcome& outcome) {
   if (!proto::is_comparison(task.key.microbatch))
     return reports_.push_back(tally_.squares_report(task.key.step, outcome));
-  double sum = 0;
-  for (const double square : outcome.squares) sum += square;
-  comparison_.squares.push_back(sum);
-  if (comparison_.squares.size() == proto::kComparisonPasses) finish_comparison();
+  if (passes_.end_pass(outcome)) finish_comparison();
 }
 
 void TrainScript::finish_microbatch(const MicrobatchKey& key) {
@@ -351,24 +343,13 @@ void TrainScript::finish_microbatch(const MicrobatchKey& key) {
 void TrainScript::finish_forward() {
   const Command command = commands_.front();
   pop_command();
-  forward_done_ = 0;
-  if (command.kind != CommandKind::Evaluate) return;
-  evaluation_.run = assignment_->run;
-  evaluation_.plan_version = assignment_->plan_version;
-  evaluation_.step = command.step;
-  evaluation_.first_microbatch = command.first_microbatch;
-  if (!evaluation_.loss.empty() || !evaluation_.correct.empty() || !evaluation_.counted.empty())
-    reports_.push_back(std::move(evaluation_));
-  evaluation_ = {};
-  tally_.interrupt();
+  if (auto report = passes_.finish_forward(command)) reports_.push_back(std::move(*report));
+  if (command.kind == CommandKind::Evaluate) tally_.interrupt();
 }
 
 void TrainScript::finish_comparison() {
-  comparison_.run = assignment_->run;
-  comparison_.plan_version = assignment_->plan_version;
-  comparison_.step = commands_.front().step;
+  reports_.push_back(passes_.finish_comparison(commands_.front()));
   pop_command();
-  reports_.push_back(std::exchange(comparison_, {}));
   tally_.interrupt();
 }
 

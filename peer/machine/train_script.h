@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "peer/machine/arrivals.h"
+#include "peer/machine/pass_tally.h"
 #include "peer/machine/step_tally.h"
 #include "peer/machine/task.h"
 #include "proto/messages.h"
@@ -121,9 +122,7 @@ class TrainScript {
   Times segments_;
   std::map<uint64_t, Decision> decisions_;  // by step
   StepTally tally_;
-  uint32_t forward_done_ = 0;  // microbatches of the forward pass under way
-  proto::EvaluationReport evaluation_;
-  proto::ComparisonReport comparison_;
+  PassTally passes_;
   std::vector<proto::Message> reports_;
 };
 

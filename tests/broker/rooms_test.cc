@@ -8,6 +8,7 @@
 #include "broker/availability.h"
 #include "broker/clients.h"
 #include "broker/jobs/job_phases.h"
+#include "broker/jobs/run_records.h"
 #include "tests/support/keys.h"
 
 namespace weft::broker {
