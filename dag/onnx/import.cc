@@ -6,6 +6,7 @@
 #include "dag/onnx/batch_axis.h"
 #include "dag/onnx/batch_norm.h"
 #include "dag/onnx/import_checks.h"
+#include "dag/onnx/input_shapes.h"
 #include "dag/onnx/lowering.h"
 #include "dag/onnx/roles_of_graph.h"
 #include "dag/onnx/structure.h"
@@ -22,12 +23,10 @@ class Import {
         model_(model.structure()),
         graph_(model_.proto.graph()),
         options_(options),
-        batch_symbol_(batch_symbol(model)),
+        input_shapes_(model, options),
         emitter_(options, table) {
-    for (const auto& port : model.inputs()) batch_axes_[port.name] = batch_axis(port, batch_symbol_);
-    for (const auto& port : model.outputs()) prediction_axes_[port.name] = batch_axis(port, batch_symbol_);
-    if (options.batch && !batch_symbol_.empty() && !options.sizes.contains(batch_symbol_))
-      bound_symbols_[batch_symbol_] = *options.batch;
+    const std::string symbol = batch_symbol(model);
+    for (const auto& port : model.outputs()) prediction_axes_[port.name] = batch_axis(port, symbol);
   }
 
   Result<ImportedModel> run() {
@@ -111,21 +110,9 @@ class Import {
 
   // ---- inputs ----
 
-  // As the graph has it.
-  Result<Shape> input_shape(const pb::ValueInfoProto& info) {
-    if (const auto given = options_.input_shapes.find(info.name()); given != options_.input_shapes.end())
-      return given->second;
-    WEFT_TRY(Shape shape, shape_in_file(info));
-    if (options_.batch_first) {
-      const auto axis = shape.begin() + static_cast<std::ptrdiff_t>(batch_axes_.at(info.name()));
-      if (axis != shape.begin()) std::rotate(shape.begin(), axis, axis + 1);
-    }
-    return shape;
-  }
-
   // From the graph's shape, with the batch first, to the file's.
   Result<Item> as_in_file(const std::string& name, Item item) {
-    const auto axis = static_cast<int64_t>(batch_axes_.at(name));
+    const auto axis = static_cast<int64_t>(input_shapes_.batch_axis_of(name));
     if (!options_.batch_first || axis == 0 || axis >= item.rank()) return item;
     Ints perm;
     for (int64_t i = 0; i < item.rank(); ++i) perm.push_back(i < axis ? i + 1 : i == axis ? 0 : i);
@@ -143,41 +130,6 @@ class Import {
     WEFT_TRY(Items moved, emitter_.emit_all(OpKind::Transpose, {std::move(item)}, {{Attr::Perm, perm}},
                                             name + " by samples"));
     return std::move(moved.front());
-  }
-
-  Result<Shape> shape_in_file(const pb::ValueInfoProto& info) {
-    const std::string who = "input '" + info.name().substr(0, 128) + "'";
-    const bool begins_with_batch = batch_axes_.at(info.name()) == 0;
-    const auto& type = info.type().tensor_type();
-    if (!type.has_shape())
-      return fail(ErrorCode::InvalidArgument, who + " has no shape in the file; give it one");
-    Shape shape;
-    for (const auto& dim : type.shape().dim()) {
-      if (is_known(dim)) {
-        shape.push_back(dim.dim_value());
-        continue;
-      }
-      const std::string& symbol = dim.dim_param();
-      if (const auto size = options_.sizes.find(symbol); !symbol.empty() && size != options_.sizes.end()) {
-        shape.push_back(size->second);
-      } else if (const auto bound = bound_symbols_.find(symbol);
-                 !symbol.empty() && bound != bound_symbols_.end()) {
-        shape.push_back(bound->second);
-      } else if (shape.empty() && options_.batch && begins_with_batch) {
-        shape.push_back(*options_.batch);
-        if (!symbol.empty()) bound_symbols_[symbol] = *options_.batch;
-      } else {
-        return fail(ErrorCode::InvalidArgument,
-                    who + ": dim " + std::to_string(shape.size()) + " is " +
-                        (symbol.empty()
-                             ? "unknown, and nothing says how large it is; data do, or an export with that "
-                               "dim fixed"
-                             : "the symbol '" + symbol.substr(0, 128) +
-                                   "', and nothing says how large it is; data do, or --size " +
-                                   symbol.substr(0, 128) + "=N"));
-      }
-    }
-    return shape;
   }
 
   static bool has_open_batch(const pb::ValueInfoProto& info) {
@@ -199,7 +151,7 @@ class Import {
         items_[info.name()] = emitter_.constant(bound->second);
         continue;
       }
-      WEFT_TRY(Shape shape, input_shape(info));
+      WEFT_TRY(Shape shape, input_shapes_.of(info));
       if (has_open_batch(info) && !shape.empty()) open_batch_ = shape[0];
       if (static_cast<int>(shape.size()) > options_.limits.rank_max)
         return within({ErrorCode::OutOfRange, "it has too many dims"});
@@ -438,8 +390,8 @@ class Import {
   const OnnxModel::Structure& model_;
   const pb::GraphProto& graph_;
   const ImportOptions& options_;
-  const std::string batch_symbol_;
-  std::map<std::string, size_t> batch_axes_, prediction_axes_;  // of inputs and outputs, by name
+  InputShapes input_shapes_;
+  std::map<std::string, size_t> prediction_axes_;  // where the file has the batch of an output, by name
   Emitter emitter_;
   ExpandedGraph expanded_;
   std::vector<std::string> warnings_;
@@ -448,7 +400,6 @@ class Import {
   bool is_decided_ = false;  // by somebody else
   std::unordered_map<std::string, const TensorRow*> row_of_;
   std::set<std::string> held_statistics_;
-  std::map<std::string, int64_t> bound_symbols_;
   std::optional<int64_t> open_batch_;
   std::unordered_map<std::string, Item> items_;
 };
