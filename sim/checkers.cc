@@ -244,8 +244,7 @@ void Checkers::check_stored(proto::JobNumber job_number, const broker::StoredJob
 }
 
 void Checkers::on_broker_started() {
-  serving_.clear();
-  sequences_.clear();
+  sent_.clear();
   for (auto& [job_number, job] : jobs_) {
     const auto stored = store_.state().jobs.find(job_number);
     if (stored == store_.state().jobs.end()) {
@@ -281,40 +280,25 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                    if (!is_new && owner->second != peer)
                      fail(m.run, plan::to_string(m.seat) + " of plan version " + number(m.plan_version) +
                                      " has two owners");
-                   const auto at = serving_.find(peer);
-                   if (at != serving_.end() && at->second.connection == connection &&
-                       (at->second.job != m.run || at->second.plan != m.plan_version))
-                     fail(m.run, "a peer gets a stage while it serves job " + number(at->second.job));
-                   serving_[peer] = {m.run, m.plan_version, connection};
-                   sequences_[connection] = {m.run, m.plan_version, 0};
+                   if (const auto wrong = sent_.on_assigned(peer, connection, m)) fail(m.run, *wrong);
                    if (liars_ && m.after_step < job.checkpointed)
                      fail(m.run, "it goes back to step " + number(m.after_step) +
                                      ", although it has a checkpoint of step " + number(job.checkpointed));
                    check_tensors(job, m.run, m.after_step, m.tensors, "an assignment");
                  },
-                 [&](const proto::ReleaseStage& m) {
-                   const auto at = serving_.find(peer);
-                   if (at != serving_.end() && at->second.job == m.run && at->second.plan <= m.plan_version)
-                     serving_.erase(at);
-                 },
+                 [&](const proto::ReleaseStage& m) { sent_.on_released(peer, m); },
                  [&](const proto::ResumeStage& m) {
                    ++counts_.resumed;
                    Job& job = jobs_[m.run];
                    if (m.plan_version != job.plan)
                      fail(m.run, "a stage of plan version " + number(m.plan_version) +
                                      " is resumed, the newest is " + number(job.plan));
-                   serving_[peer] = {m.run, m.plan_version, connection};
-                   sequences_[connection] = {m.run, m.plan_version, std::nullopt};
+                   sent_.on_resumed(peer, connection, m);
                  },
                  [&](const proto::Command& m) {
-                   Sequence& sequence = sequences_[connection];
-                   if (sequence.job != m.run || sequence.plan != m.plan_version)
-                     return fail(m.run, "a command to a peer that has no stage of plan version " +
-                                            number(m.plan_version));
-                   if (sequence.last && m.sequence != *sequence.last + 1)
-                     fail(m.run, "a stage was sent command " + number(m.sequence) + " after " +
-                                     number(*sequence.last));
-                   sequence.last = m.sequence;
+                   const SentStages::Judged judged = sent_.on_command(connection, m);
+                   if (judged.complaint) fail(m.run, *judged.complaint);
+                   if (!judged.has_stage) return;
                    const Job& job = jobs_[m.run];
                    if (m.plan_version != job.command_plan || m.sequence > job.command)
                      fail(m.run, "command " + number(m.sequence) + " was sent before it was durable");

@@ -3,16 +3,15 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "broker/records.h"
 #include "sim/disk.h"
 #include "sim/model.h"
+#include "sim/sent_stages.h"
 #include "sim/world.h"
 
 namespace weft::sim {
@@ -30,7 +29,7 @@ class Checkers {
   void on_durable(std::span<const broker::Record> records);
   // A message is on its way from the broker to a peer's connection (a number never used again).
   void on_sent(const PeerId& peer, uint64_t connection, const proto::Message& message);
-  void on_connection_ended(uint64_t connection) { sequences_.erase(connection); }
+  void on_connection_ended(uint64_t connection) { sent_.on_connection_ended(connection); }
   void on_broker_started();
   // A user has been told.
   void on_accepted(proto::JobNumber job);
@@ -86,19 +85,7 @@ class Checkers {
   const SimBlobs& blobs_;
   const std::vector<JobSpec>& specs_;
   std::map<proto::JobNumber, Job> jobs_;
-  struct Serving {
-    proto::JobNumber job;
-    proto::PlanVersion plan;
-    uint64_t connection;
-  };
-  std::map<PeerId, Serving> serving_;
-  // By connection: of which plan, the last command sent. A peer that resumes says where to go on.
-  struct Sequence {
-    proto::JobNumber job = 0;
-    proto::PlanVersion plan = 0;
-    std::optional<uint64_t> last;
-  };
-  std::unordered_map<uint64_t, Sequence> sequences_;
+  SentStages sent_;
   Counts counts_;
   bool only_restarts_ = false, liars_ = false;
   size_t peer_blobs_max_ = 0;

@@ -7,6 +7,7 @@
 #include "sim/peer_memory.h"
 #include "sim/process.h"
 #include "sim/relay.h"
+#include "sim/sent_stages.h"
 
 namespace weft::sim {
 namespace {
@@ -18,6 +19,49 @@ void run_for(World& world, Duration duration) {
   bool over = false;
   world.after(duration, [&over] { over = true; });
   while (!over) ASSERT_TRUE(world.step());
+}
+
+TEST(SentStages, CommandsOfAConnectionFollowEachOtherAndAreOfItsPlan) {
+  SentStages sent;
+  const PeerId peer{};
+  proto::AssignStage stage;
+  stage.run = 1, stage.plan_version = 2;
+  proto::Command command;
+  command.run = 1, command.plan_version = 2, command.sequence = 1;
+  EXPECT_FALSE(sent.on_command(7, command).has_stage);
+  EXPECT_FALSE(sent.on_assigned(peer, 7, stage));
+  EXPECT_FALSE(sent.on_command(7, command).complaint);
+  EXPECT_TRUE(sent.on_command(7, command).complaint);
+  command.sequence = 3;
+  EXPECT_TRUE(sent.on_command(7, command).complaint);
+  proto::ResumeStage resumed;
+  resumed.run = 1, resumed.plan_version = 2;
+  sent.on_resumed(peer, 8, resumed);
+  command.sequence = 9;
+  EXPECT_FALSE(sent.on_command(8, command).complaint);
+  sent.on_connection_ended(8);
+  EXPECT_FALSE(sent.on_command(8, command).has_stage);
+}
+
+TEST(SentStages, APeerHasOneStageAtATimeOnAConnection) {
+  SentStages sent;
+  const PeerId peer{};
+  proto::AssignStage stage;
+  stage.run = 1, stage.plan_version = 2;
+  EXPECT_FALSE(sent.on_assigned(peer, 7, stage));
+  EXPECT_FALSE(sent.on_assigned(peer, 7, stage));
+  stage.run = 3;
+  EXPECT_TRUE(sent.on_assigned(peer, 7, stage));
+  EXPECT_FALSE(sent.on_assigned(peer, 8, stage));
+  proto::ReleaseStage released;
+  released.run = 3, released.plan_version = 1;
+  sent.on_released(peer, released);  // of an earlier plan
+  stage.run = 4;
+  EXPECT_TRUE(sent.on_assigned(peer, 8, stage));
+  released.run = 4, released.plan_version = 2;
+  sent.on_released(peer, released);
+  stage.run = 5;
+  EXPECT_FALSE(sent.on_assigned(peer, 8, stage));
 }
 
 TEST(Process, WhatIsDoneWhileItIsFrozenWaitsInOrder) {
