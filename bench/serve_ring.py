@@ -3,7 +3,7 @@
 
     bench/serve_ring.py [--format json] [--smoke] [--round-trips MS ...] [--streams N ...] [--tokens N] [--turns N]
                         [--rate 20Mbit | --network FILE] [--slower N] [--drafts ACCEPTANCE ...]
-                        [--real [--stages N ...]] [--guessed MODEL DRAFT]
+                        [--real [--stages N ...]] [--guessed MODEL DRAFT] [--beside]
 
 A real broker with its HTTP door and real peers on emulated lines and links, which serve the example GPT in four
 stages. Peers are null devices: a row takes about 2 ms in each stage, and nothing is computed. Rows:
@@ -22,6 +22,7 @@ stages. Peers are null devices: a row takes about 2 ms in each stage, and nothin
 --real takes peers that compute (cpu:1) on loopback without emulation, in 1, 2 and 3 stages, beside `weft serve`.
 --guessed takes a model and a small one of the same tokens, on peers that compute, over the emulated links: without
 guesses, by repetition in the text, and by the small model, greedy and at temperature 0.8.
+--beside has the same peers train another model meanwhile: what that costs streams, and what streams cost a step.
 """
 import argparse
 import http.client
@@ -335,6 +336,37 @@ def wide_area(options, network):
                    "predicted_at_0.8": plan.get("tokens_per_second_of_one_guessed")}
 
 
+def steps_of(cluster, job):
+    """Seconds of each step that the job has made."""
+    return [event["seconds"] for event in cluster.events("logs", str(job)) if event.get("event") == "step"]
+
+
+def beside_a_training(options, network):
+    """The ring by itself, the training by itself, and both at once on the same peers."""
+    least = 2 if options.smoke else 20  # steps
+    with Cluster() as cluster:
+        cluster.start_over(network, f"null:rtx3080/{options.slower}", options.links)
+        cluster.serve(write_job(cluster, STAGES, max(options.streams)))
+        alone = {n: medians(cluster.door, n, options.tokens, options.turns) for n in options.streams}
+        folder = cluster.path("training")
+        shutil.copytree(f"{ROOT}/examples/gpt", folder)
+        with open(os.path.join(folder, "corpus.txt"), "w") as text:
+            text.write("the quick brown fox jumps over the lazy dog.\n" * 3000)
+        settings = ["steps=100000", f"placement.stages={STAGES}", "evaluate_every=null", "checkpoint=null"]
+        cluster.weft("submit", os.path.join(folder, "job.yaml"), "--detach", *(word for each in settings for word in ("--set", each)))
+        cluster.until(f"no {least} steps", lambda: len(steps_of(cluster, 2)) > least)
+        idle = statistics.median(steps_of(cluster, 2)[1:])
+        for streams in options.streams:
+            begun, rows = len(steps_of(cluster, 2)), []
+            while len(steps_of(cluster, 2)) < begun + least:
+                rows.append(medians(cluster.door, streams, options.tokens, options.turns))
+            row = {key: statistics.median(each[key] for each in rows) for key in rows[0]}
+            busy = statistics.median(steps_of(cluster, 2)[begun:])
+            yield {"row": "beside", "network": network.name, "streams": streams, **row,
+                   "of_alone": row["tokens_per_second"] / alone[streams]["tokens_per_second"],
+                   "step_ms": 1e3 * busy, "times_idle_step": busy / idle}
+
+
 def with_a_draft(options, network):
     """A model and a small one that guesses for it, on peers that compute, over the emulated links."""
     model, small = (os.path.abspath(path) for path in options.guessed)
@@ -383,6 +415,9 @@ def show(row):
     if row["row"] == "guessed":
         return text + (f" {row['tokens_per_second']:.2f} tokens/s, guesses by {row['draft']}, temperature {row['temperature']}: "
                        f"{row['acceptance']:.3f} of the tokens")
+    if row["row"] == "beside":
+        return text + (f" {row['tokens_per_second']:.2f} tokens/s, {row['of_alone']:.2f} of alone; a step of the training "
+                       f"{row['step_ms']:.0f} ms, {row['times_idle_step']:.2f} times one without streams")
     if "predicted_ms" in row:
         return text + f" first token after {row['first_token_ms']:.0f} ms, predicted {row['predicted_ms']:.0f} ms"
     text += f" {row['tokens_per_second']:.2f} tokens/s"
@@ -410,13 +445,18 @@ def main():
     parser.add_argument("--stages", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="of --real")
     parser.add_argument("--drafts", type=float, nargs="*", default=[0.8, 0.9], metavar="ACCEPTANCE")
     parser.add_argument("--guessed", nargs=2, metavar=("MODEL", "DRAFT"))
+    parser.add_argument("--beside", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     if options.smoke:
         options.round_trips, options.streams, options.tokens, options.turns = [2], [1, 16] if options.real else [1, 4], 4, 1
         options.links, options.drafts = "assume", [0.8]
+        if options.beside:
+            options.streams, options.rate = [1], "1Gbit"
     networks = [Regions(options.network)] if options.network else [Equal(each, options.rate) for each in options.round_trips]
-    if options.guessed:
+    if options.beside:
+        rows = [beside_a_training(options, each) for each in networks]
+    elif options.guessed:
         rows = [with_a_draft(options, each) for each in networks]
     else:
         rows = [compared(options)] if options.real else [wide_area(options, each) for each in networks]
