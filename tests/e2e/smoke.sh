@@ -256,7 +256,7 @@ FORM
 row serve-ring-real 4 bench/serve_ring.py --real --stages 2 --smoke <<'FORM'
 (weft serve|2 stages) +(1|16): @ ms a token, first after @ ms, @ tokens/s.*
 FORM
-row serve-ring-beside 7 bench/serve_ring.py --beside --smoke <<'FORM'
+row serve-ring-beside 1 bench/serve_ring.py --beside --smoke <<'FORM'
 beside +@ ms +1: @ ms a token, first after @ ms, @ tokens/s, @ of alone; a step of the training @ ms, @ times one without streams
 FORM
 row serve-kills 10 $python tests/e2e/serve_kills.py --quick <<'FORM'
