@@ -1,8 +1,10 @@
 #include "net/connection_core.h"
 
 #include <array>
+#include <utility>
 
 #include "base/check.h"
+#include "net/handshake.h"
 
 namespace weft::net {
 
@@ -13,6 +15,7 @@ constexpr size_t kMuchFrom = 1 << 20;  // a frame: what is not larger may come t
 class ConnectionShell final : public Connection {
  public:
   explicit ConnectionShell(std::shared_ptr<ConnectionCore> core) : core_(std::move(core)) {}
+  // NOLINTNEXTLINE(bugprone-exception-escape): it throws where there is no memory for a closure
   ~ConnectionShell() override {
     if (!is_closed_) core_->close(Duration::zero());
   }
@@ -84,32 +87,15 @@ void ConnectionCore::handshake(std::function<void(Status)> on_done) {
 
 void ConnectionCore::pump_handshake() {
   const auto self = shared_from_this();
-  const Io io = tls_->handshake();
-  const Io sent = tls_->flush();  // an alert, too
-  const auto finish = [&](Status status) {
-    const auto on_done = std::move(on_handshake_);
-    on_handshake_ = nullptr;
-    if (on_done) on_done(std::move(status));
-  };
-  if (io.state == Io::State::Ready) {
-    remote_ = tls_->remote();
-    phase_ = Phase::Idle;
-    if (sent.state == Io::State::Blocked) {
-      is_write_blocked_ = true;
-      tls_->transport().arm_write();
-    }
-    return finish({});
-  }
-  if (io.state == Io::State::Blocked) {
-    if (sent.state == Io::State::Blocked) tls_->transport().arm_write();
-    tls_->transport().arm_read();
-    return;
-  }
-  const Error error =
-      io.state == Io::State::End ? Error{ErrorCode::Unavailable, "the other side hung up"} : tls_->error();
-  phase_ = Phase::Closed;
-  finish(fail(error));
-  release();
+  const HandshakeTurn turn = take_handshake_turn(*tls_);
+  if (turn.state == HandshakeTurn::State::Waits) return;
+  const bool is_done = turn.state == HandshakeTurn::State::Done;
+  phase_ = is_done ? Phase::Idle : Phase::Closed;
+  if (is_done) remote_ = tls_->remote();
+  is_write_blocked_ = is_write_blocked_ || turn.is_write_blocked;
+  if (const auto on_done = std::exchange(on_handshake_, nullptr))
+    on_done(is_done ? Status{} : fail(turn.error));
+  if (!is_done) release();
 }
 
 // ---- events

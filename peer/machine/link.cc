@@ -5,11 +5,21 @@
 
 namespace weft::peer {
 
+using namespace link_effects;
+
 namespace {
 constexpr Duration kAsleep = std::chrono::seconds(2);  // between two ticks: this process did not run
-// Whatever breaks connections soon after there are several: not for the rest of the run.
-constexpr uint32_t kBrokenSessionsMax = 3;
-constexpr Duration kLasts = std::chrono::minutes(1);
+
+// Who dialled hears LinkReady; through the relay the other side introduces itself.
+std::optional<LinkGreeting> greeting_in(const proto::Message& message, const proto::LinkRoute& route,
+                                        proto::JobNumber run, proto::PlanVersion plan_version) {
+  const auto* ready = std::get_if<proto::LinkReady>(&message);
+  const auto* hello = std::get_if<proto::LinkHello>(&message);
+  if (route.dials && ready != nullptr) return LinkGreeting{ready->received, ready->streams, ready->session};
+  const bool is_of_link = !route.dials && hello != nullptr && hello->run == run &&
+                          hello->plan_version == plan_version && hello->seat == route.seat;
+  return is_of_link ? std::optional(LinkGreeting{hello->received, hello->streams, 0}) : std::nullopt;
+}
 }  // namespace
 
 LinkMachine::LinkMachine(Options options, const proto::AssignStage& assignment, proto::LinkRoute route,
@@ -34,16 +44,6 @@ proto::LinkReady LinkMachine::ready() const {
   return {receipts_.received(), options_.streams, session_.number};
 }
 
-bool LinkMachine::carries(uint64_t connection) const {
-  return (up_ && up_->number == connection) || further_.is_up(connection);
-}
-
-LinkMachine::Channel* LinkMachine::find(uint64_t connection) {
-  for (std::optional<Channel>* channel : {&up_, &greeting_})
-    if (*channel && (*channel)->number == connection) return &**channel;
-  return further_.find(connection);
-}
-
 // ---- connecting
 
 LinkMachine::Effects LinkMachine::start(Instant now) {
@@ -60,7 +60,7 @@ void LinkMachine::dial(Instant now, bool over_relay, Effects& effects) {
 }
 
 void LinkMachine::dial_later(Effects& effects) {
-  if (failed_ || dialling_.is_under_way() || up_ || greeting_) return;
+  if (failed_ || dialling_.is_under_way() || at_.up || at_.greeting) return;
   if (!dialling_.goes_by_itself()) return;  // the other side comes
   wakes_ = true;
   effects.emplace_back(Wake{dialling_.pause(options_.times.retry_delay_max)});
@@ -68,7 +68,7 @@ void LinkMachine::dial_later(Effects& effects) {
 
 LinkMachine::Effects LinkMachine::on_wake(Instant now) {
   Effects effects;
-  if (!std::exchange(wakes_, false) || failed_ || dialling_.is_under_way() || up_ || greeting_)
+  if (!std::exchange(wakes_, false) || failed_ || dialling_.is_under_way() || at_.up || at_.greeting)
     return effects;
   dial(now, /*over_relay=*/!route_.dials, effects);
   return effects;
@@ -94,7 +94,7 @@ LinkMachine::Effects LinkMachine::on_dialled(Instant now, const Result<uint64_t>
     return effects;
   }
   close_greeting(effects);
-  greeting_ = Channel{*connection, dialling_.is_over_relay(), now};
+  at_.greeting = Channel{*connection, dialling_.is_over_relay(), now};
   greeted_ = now;
   // Who dials introduces itself, also through the relay.
   if (!route_.dials) return effects;
@@ -111,14 +111,11 @@ bool LinkMachine::wants(const PeerId& who, const proto::LinkHello& hello) const 
 LinkMachine::Effects LinkMachine::on_accepted(Instant now, uint64_t connection,
                                               const proto::LinkHello& hello) {
   Effects effects;
-  if (failed_) {
-    effects.emplace_back(Close{connection});
-  } else if (hello.stream != 0) {
-    accept_stream(now, connection, hello, effects);
-  } else if (!set_up(now, {connection, /*relayed=*/false, now}, {hello.received, hello.streams, 0},
-                     /*answers=*/true, effects)) {
-    effects.emplace_back(Close{connection});
-  }
+  const bool is_taken =
+      !failed_ && (hello.stream != 0 ? accept_stream(now, connection, hello, effects)
+                                     : set_up(now, {connection, /*relayed=*/false, now},
+                                              {hello.received, hello.streams, 0}, /*answers=*/true, effects));
+  if (!is_taken) effects.emplace_back(Close{connection});
   return effects;
 }
 
@@ -134,13 +131,13 @@ bool LinkMachine::set_up(Instant now, Channel channel, const Greeting& theirs, b
     dialling_.note("greeting", resumed.error().message);
     return false;
   }
-  if (greeting_ && greeting_->number == channel.number) greeting_.reset();
+  if (at_.is_greeting(channel.number)) at_.greeting.reset();
   end_session(now, effects);
   close_greeting(effects);
   if (dialling_.end()) effects.emplace_back(StopDialling{});
   wakes_ = false;
   const bool first = !was_up_;
-  up_ = channel;
+  at_.up = channel;
   session_ = {.number = answers ? options_.draw_session() : theirs.session,
               .streams = in_pieces ? std::min(options_.streams, theirs.streams) : 1,
               .in_pieces = in_pieces,
@@ -158,19 +155,13 @@ bool LinkMachine::set_up(Instant now, Channel channel, const Greeting& theirs, b
 }
 
 void LinkMachine::on_greeting(Instant now, const proto::Message& message, Effects& effects) {
-  const auto* ready = std::get_if<proto::LinkReady>(&message);
-  const auto* hello = std::get_if<proto::LinkHello>(&message);  // through the relay
-  const bool greets = route_.dials ? ready != nullptr
-                                   : hello != nullptr && hello->run == run_ &&
-                                         hello->plan_version == plan_version_ && hello->seat == route_.seat;
-  if (!greets)
+  const std::optional<Greeting> theirs = greeting_in(message, route_, run_, plan_version_);
+  if (!theirs)
     return fail_with({ErrorCode::InvalidArgument, std::string(name_of(message)) + " does not begin a link"},
                      effects);
-  const Greeting theirs = ready != nullptr ? Greeting{ready->received, ready->streams, ready->session}
-                                           : Greeting{hello->received, hello->streams, 0};
   // Who dials has waited two round trips for the connection and one for this answer, if it came at once.
   round_trip_ = std::min((greeted_ - dialled_) / 2, now - greeted_);
-  if (set_up(now, *greeting_, theirs, /*answers=*/!route_.dials, effects)) return;
+  if (set_up(now, *at_.greeting, *theirs, /*answers=*/!route_.dials, effects)) return;
   close_greeting(effects);
   dialling_.count_try();
   dial_later(effects);
@@ -181,11 +172,11 @@ void LinkMachine::on_greeting(Instant now, const proto::Message& message, Effect
 // Who dials sees how far away the other side is. Not over the relay, which everybody shares.
 void LinkMachine::open_streams(Effects& effects) {
   const std::string* address = dialling_.address();
-  if (!route_.dials || up_->relayed || session_.streams < 2 || round_trip_ < options_.times.far ||
-      broken_sessions_ >= kBrokenSessionsMax || address == nullptr)
+  if (!route_.dials || at_.up->relayed || session_.streams < 2 || round_trip_ < options_.times.far ||
+      breaks_.are_too_many() || address == nullptr)
     return;
   for (uint32_t index = 1; index < session_.streams; ++index) {
-    further_.dial(index);
+    at_.further.dial(index);
     effects.emplace_back(DialStream{index, *address});
   }
 }
@@ -193,15 +184,15 @@ void LinkMachine::open_streams(Effects& effects) {
 LinkMachine::Effects LinkMachine::on_stream_dialled(Instant now, uint32_t stream,
                                                     const Result<uint64_t>& connection) {
   Effects effects;
-  if (failed_ || !further_.awaits(stream)) {
+  if (failed_ || !at_.further.awaits(stream)) {
     if (connection) effects.emplace_back(Close{*connection});
     return effects;
   }
   if (!connection) {
-    further_.give_up(stream);
+    at_.further.give_up(stream);
     return effects;
   }
-  further_.connect(stream, *connection, now);
+  at_.further.connect(stream, *connection, now);
   proto::LinkHello introduction = hello();
   introduction.stream = stream;
   introduction.session = session_.number;
@@ -215,20 +206,19 @@ void LinkMachine::on_stream_ready(uint64_t connection, const proto::Message& mes
     return fail_with(
         {ErrorCode::InvalidArgument, std::string(name_of(message)) + " does not begin a further connection"},
         effects);
-  further_.set_up(connection);
+  at_.further.set_up(connection);
   effects.emplace_back(BeginStream{connection});
 }
 
-void LinkMachine::accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello,
+bool LinkMachine::accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello,
                                 Effects& effects) {
-  if (!up_ || !session_.in_pieces || hello.session != session_.number || hello.stream >= session_.streams ||
-      further_.contains(hello.stream)) {
-    effects.emplace_back(Close{connection});
-    return;
-  }
-  further_.accept(hello.stream, connection, now);
+  if (!at_.up || !session_.in_pieces || hello.session != session_.number ||
+      hello.stream >= session_.streams || at_.further.contains(hello.stream))
+    return false;
+  at_.further.accept(hello.stream, connection, now);
   effects.emplace_back(Say{connection, ready()});
   effects.emplace_back(BeginStream{connection});
+  return true;
 }
 
 // ---- what comes
@@ -236,8 +226,8 @@ void LinkMachine::accept_stream(Instant now, uint64_t connection, const proto::L
 LinkMachine::Effects LinkMachine::on_message(Instant now, uint64_t connection,
                                              const proto::Message& message) {
   Effects effects;
-  if (failed_ || find(connection) == nullptr) return effects;
-  if (greeting_ && greeting_->number == connection) {
+  if (failed_ || at_.find(connection) == nullptr) return effects;
+  if (at_.is_greeting(connection)) {
     on_greeting(now, message, effects);
     return effects;
   }
@@ -256,37 +246,36 @@ LinkMachine::Effects LinkMachine::on_message(Instant now, uint64_t connection,
 }
 
 void LinkMachine::on_bytes(Instant now, uint64_t connection) {
-  if (Channel* channel = find(connection)) channel->heard = now;
+  if (Channel* channel = at_.find(connection)) channel->heard = now;
 }
 
 LinkMachine::Effects LinkMachine::on_tensor(Instant now, uint64_t number, uint64_t bytes) {
   Effects effects;
   dialling_.something_came();
-  if (receipts_.count_received(number, bytes) && up_ && !failed_) acknowledge(now, effects);
+  if (receipts_.count_received(number, bytes) && at_.up && !failed_) acknowledge(now, effects);
   return effects;
 }
 
 void LinkMachine::acknowledge(Instant now, Effects& effects) {
   acknowledged_ = now;
-  effects.emplace_back(Say{up_->number, proto::LinkAck{receipts_.tell_received()}});
+  effects.emplace_back(Say{at_.up->number, proto::LinkAck{receipts_.tell_received()}});
 }
 
 // ---- the end of a connection, and of a link
 
 void LinkMachine::close_greeting(Effects& effects) {
-  if (greeting_) effects.emplace_back(Close{greeting_->number});
-  greeting_.reset();
+  if (at_.greeting) effects.emplace_back(Close{at_.greeting->number});
+  at_.greeting.reset();
 }
 
 // All of them end; what has not come whole goes again over the next ones.
 void LinkMachine::end_session(Instant now, Effects& effects) {
-  const bool lasted = now - session_.began >= kLasts;
-  if (up_) broken_sessions_ = !further_.up().empty() && !lasted ? broken_sessions_ + 1 : 0;
-  if (up_) effects.emplace_back(EndSession{});
-  for (const uint64_t connection : further_.connections()) effects.emplace_back(Close{connection});
-  further_.clear();
-  if (up_) effects.emplace_back(Close{up_->number});
-  up_.reset();
+  if (at_.up) breaks_.ended(!at_.further.up().empty(), now - session_.began);
+  if (at_.up) effects.emplace_back(EndSession{});
+  for (const uint64_t connection : at_.further.connections()) effects.emplace_back(Close{connection});
+  at_.further.clear();
+  if (at_.up) effects.emplace_back(Close{at_.up->number});
+  at_.up.reset();
   session_.number = 0;
 }
 
@@ -297,7 +286,7 @@ LinkMachine::Effects LinkMachine::on_lost(Instant now, uint64_t connection, cons
 }
 
 void LinkMachine::lose(Instant now, uint64_t connection, const Error& error, Effects& effects) {
-  if (greeting_ && greeting_->number == connection) {
+  if (at_.is_greeting(connection)) {
     close_greeting(effects);
     dialling_.go_on();
   } else if (carries(connection)) {
@@ -305,7 +294,7 @@ void LinkMachine::lose(Instant now, uint64_t connection, const Error& error, Eff
     since_ = now;
   } else {
     // A further connection that did not come about: the others do its work.
-    further_.drop(connection);
+    at_.further.drop(connection);
     effects.emplace_back(Close{connection});
     return;
   }
@@ -319,17 +308,7 @@ void LinkMachine::wake_from_sleep(Instant now) {
   const Duration slept = now - std::exchange(ticked_, now);
   if (slept <= kAsleep) return;
   since_ += slept;
-  for (const uint64_t connection : connections()) {
-    Channel& channel = *find(connection);
-    channel.heard = std::min(now, channel.heard + slept);
-  }
-}
-
-std::vector<uint64_t> LinkMachine::connections() const {
-  std::vector<uint64_t> numbers = further_.connections();
-  if (greeting_) numbers.insert(numbers.begin(), greeting_->number);
-  if (up_) numbers.insert(numbers.begin(), up_->number);
-  return numbers;
+  at_.excuse(now, slept);
 }
 
 Duration LinkMachine::silence_allowed(uint64_t connection) const {
@@ -339,11 +318,11 @@ Duration LinkMachine::silence_allowed(uint64_t connection) const {
 
 void LinkMachine::lose_silent(Instant now, Effects& effects) {
   std::vector<std::pair<uint64_t, Duration>> silent;
-  for (const uint64_t connection : connections())
-    if (const Duration allowed = silence_allowed(connection); now - find(connection)->heard > allowed)
+  for (const uint64_t connection : at_.all())
+    if (const Duration allowed = silence_allowed(connection); now - at_.find(connection)->heard > allowed)
       silent.emplace_back(connection, allowed);
   for (const auto& [connection, deadline] : silent)
-    if (find(connection) != nullptr)
+    if (at_.find(connection) != nullptr)
       lose(now, connection,
            {ErrorCode::Timeout,
             "nothing came for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"},
@@ -355,11 +334,11 @@ LinkMachine::Effects LinkMachine::on_tick(Instant now) {
   wake_from_sleep(now);
   if (failed_) return effects;
   lose_silent(now, effects);
-  if (up_) {
+  if (at_.up) {
     if (now - acknowledged_ < options_.times.ack_interval) return effects;
     acknowledge(now, effects);
     // Over each of them: any may carry nothing else for a while.
-    for (const uint64_t connection : further_.up())
+    for (const uint64_t connection : at_.further.up())
       effects.emplace_back(Say{connection, proto::LinkAck{receipts_.received()}});
     return effects;
   }

@@ -20,9 +20,10 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "peer/machine/link_connections.h"
 #include "peer/machine/link_dialling.h"
+#include "peer/machine/link_effects.h"
 #include "peer/machine/link_ledger.h"
-#include "peer/machine/link_streams.h"
 #include "peer/machine/link_times.h"
 #include "proto/messages.h"
 
@@ -36,6 +37,13 @@ class LinkOutbox {
   virtual Status resume(uint64_t received) = 0;
 };
 
+// What the other side said of itself.
+struct LinkGreeting {
+  uint64_t received = 0;
+  uint32_t streams = 0;
+  uint64_t session = 0;
+};
+
 class LinkMachine {
  public:
   struct Options {
@@ -44,43 +52,7 @@ class LinkMachine {
     std::function<uint64_t()> draw_session{};  // at random
   };
 
-  // ---- effects
-
-  struct Dial {
-    std::string address{};  // empty: through the relay. Answer: on_dialled
-    Duration deadline{};
-  };
-  struct StopDialling {};
-  struct DialStream {  // Answer: on_stream_dialled
-    uint32_t stream = 0;
-    std::string address{};
-  };
-  struct Wake {  // call on_wake then; one that was asked for before is not needed any more
-    Duration after{};
-  };
-  struct Say {
-    uint64_t connection = 0;
-    proto::Message message{};
-  };
-  // Tensors go over it from now on, those first that the outbox was told to resume with.
-  struct Begin {
-    uint64_t connection = 0;
-    bool first = false;  // the link was not up before
-  };
-  struct BeginStream {  // and over this one, too
-    uint64_t connection = 0;
-  };
-  // What came of tensors that are not whole comes again; no further connection is dialled for it any more.
-  struct EndSession {};
-  struct Close {
-    uint64_t connection = 0;
-  };
-  struct Fail {  // once, and nothing after it: the stage cannot go on
-    Error error;
-  };
-  using Effect =
-      std::variant<Dial, StopDialling, DialStream, Wake, Say, Begin, BeginStream, EndSession, Close, Fail>;
-  using Effects = std::vector<Effect>;
+  using Effects = link_effects::Effects;
 
   // `outbox` outlives it.
   LinkMachine(Options options, const proto::AssignStage& assignment, proto::LinkRoute route,
@@ -116,20 +88,16 @@ class LinkMachine {
 
   const proto::LinkRoute& route() const { return route_; }
   bool was_up() const { return was_up_; }
-  bool is_up() const { return up_.has_value(); }
+  bool is_up() const { return at_.up.has_value(); }
   bool has_failed() const { return failed_; }
   bool in_pieces() const { return session_.in_pieces; }  // both sides know them
   uint32_t streams() const { return session_.streams; }  // what both sides take
   // Tensors go over it.
-  bool carries(uint64_t connection) const;
+  bool carries(uint64_t connection) const { return at_.carries(connection); }
 
  private:
   using Channel = LinkChannel;
-  struct Greeting {  // what the other side said of itself
-    uint64_t received = 0;
-    uint32_t streams = 0;
-    uint64_t session = 0;
-  };
+  using Greeting = LinkGreeting;
   struct Session {
     uint64_t number = 0;  // as its LinkReady named it; 0: there is none
     uint32_t streams = 1;
@@ -141,19 +109,17 @@ class LinkMachine {
   bool set_up(Instant now, Channel channel, const Greeting& theirs, bool answers, Effects& effects);
   void on_greeting(Instant now, const proto::Message& message, Effects& effects);
   void on_stream_ready(uint64_t connection, const proto::Message& message, Effects& effects);
-  void accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello, Effects& effects);
+  bool accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello, Effects& effects);
   void open_streams(Effects& effects);
   void lose(Instant now, uint64_t connection, const Error& error, Effects& effects);
   void end_session(Instant now, Effects& effects);
   void close_greeting(Effects& effects);
   void wake_from_sleep(Instant now);
-  std::vector<uint64_t> connections() const;  // all that it knows
   void lose_silent(Instant now, Effects& effects);
   // A neighbour may not have its stage yet, the first time.
   Duration silence_allowed(uint64_t connection) const;
   void acknowledge(Instant now, Effects& effects);
   void fail_with(const Error& error, Effects& effects);
-  Channel* find(uint64_t connection);
   proto::LinkHello hello() const;
   proto::LinkReady ready() const;
 
@@ -165,11 +131,9 @@ class LinkMachine {
   LinkOutbox& outbox_;
   LinkReceipts receipts_{};
   LinkDialling dialling_;
-  std::optional<Channel> up_{};
-  std::optional<Channel> greeting_{};  // connected, and not yet introduced
-  LinkStreams further_{};
+  LinkConnections at_;
   Session session_{};
-  uint32_t broken_sessions_ = 0;  // that had further connections and did not last, in a row
+  SessionBreaks breaks_;
   Instant dialled_{};
   Instant greeted_{};
   Duration round_trip_{};  // about, of the session

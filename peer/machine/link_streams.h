@@ -2,6 +2,7 @@
 // introduced, or up. Pure.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -46,6 +47,18 @@ class LinkStreams {
     bool is_up = false;
   };
   std::map<uint32_t, Stream> streams_;
+};
+
+// Whatever breaks connections soon after there are several: then there is one, for the rest of the run.
+class SessionBreaks {
+ public:
+  void ended(bool had_further, Duration lasted) {
+    in_a_row_ = had_further && lasted < std::chrono::minutes(1) ? in_a_row_ + 1 : 0;
+  }
+  bool are_too_many() const { return in_a_row_ >= 3; }
+
+ private:
+  uint32_t in_a_row_ = 0;
 };
 
 }  // namespace weft::peer

@@ -41,12 +41,15 @@ BulkTransfers::~BulkTransfers() { fail_all({ErrorCode::Cancelled, "the transfer 
 void BulkTransfers::get(const Digest& sha256, uint64_t size_max, const GetOptions& options,
                         std::function<void(Result<std::vector<std::byte>>)> done) {
   proto::GetBlob message{.request = next_request_++, .sha256 = sha256, .rate = options.rate};
-  Get get{
-      .sha256 = sha256, .size_max = size_max, .done = std::move(done), .is_from_peer = options.is_from_peer};
-  get.sink = options.sink;
-  if (const auto& base = options.base; base && base->bytes.size() == size_max)
-    get.base = {base->owner.lock(), base->bytes};
-  if (get.base.owner) message.base = options.base->sha256;
+  net::SharedBytes base;
+  if (const auto& named = options.base; named && named->bytes.size() == size_max)
+    base = {named->owner.lock(), named->bytes};
+  if (base.owner) message.base = options.base->sha256;
+  Get get{.sha256 = sha256,
+          .size_max = size_max,
+          .done = std::move(done),
+          .is_from_peer = options.is_from_peer,
+          .body = GetBody(options.sink, std::move(base))};
   gets_[message.request] = std::move(get);
   send_(message_frame(message));
 }
@@ -177,38 +180,16 @@ Status BulkTransfers::on_answer(const proto::BlobAnswer& answer) {
   return {};
 }
 
-// Memory is named for all of it, and taken as pieces come.
 Status BulkTransfers::begin_get(const proto::BlobAnswer& answer) {
   Get& get = gets_.at(answer.request);
-  const bool has_such_base = answer.packed && get.base.owner && get.base.bytes.size() == answer.size;
+  const bool has_such_base = answer.packed && get.body.has_base_of(answer.size);
   if ((answer.packed && !get.is_from_peer) || (answer.has_base && !has_such_base))
     return refuse_get(answer.request, {ErrorCode::Corrupted, "a blob is packed in a way that was not asked"});
-  get.answered = true;
-  get.size = answer.size;
-  try {
-    if (!get.sink) get.bytes->reserve(answer.size);
-  } catch (const std::exception&) {  // bad_alloc, length_error
-    end_get(answer.request, {ErrorCode::ResourceExhausted,
-                             "no memory for a blob of " + std::to_string(answer.size) + " bytes"});
-    return {};
-  }
-  if (!answer.has_base) get.base = {};
-  if (answer.packed) get.unpacker = std::make_unique<storage::Unpacker>(answer.size, get.base.bytes);
-  if (answer.size == 0) finish_get(answer.request);
+  if (const Status begun = get.body.begin({answer.size, answer.packed, answer.has_base}); !begun)
+    end_get(answer.request, begun.error());
+  else if (answer.size == 0)
+    finish_get(answer.request);
   return {};
-}
-
-// A chunk ends at most one unit that began before it, and one of its own: little work for few bytes.
-Status BulkTransfers::unpack(Get& get, std::span<const std::byte> chunk) {
-  std::vector<std::byte>& bytes = *get.bytes;
-  const size_t size_max = bytes.size() + 2 * storage::kPackedUnit;
-  return get.unpacker->take(chunk, [&](std::span<const std::byte> unpacked) -> Status {
-    if (bytes.size() + unpacked.size() > size_max)
-      return fail(ErrorCode::Corrupted, "a chunk with more than one unit of a packed blob");
-    bytes.insert(bytes.end(), unpacked.begin(), unpacked.end());
-    get.hash->update(unpacked);
-    return {};
-  });
 }
 
 void BulkTransfers::end_get(uint64_t request, const Error& error) {
@@ -227,14 +208,14 @@ void BulkTransfers::finish_get(uint64_t request) {
   const auto at = gets_.find(request);
   Get get = std::move(at->second);
   gets_.erase(at);
-  if (get.hash->hex() != to_hex(get.sha256))
+  if (get.body.hash() != to_hex(get.sha256))
     return get.done(fail(ErrorCode::Corrupted, "blob " + to_hex(get.sha256) + " came with other bytes"));
-  get.done(std::move(*get.bytes));
+  get.done(get.body.take_bytes());
 }
 
 Result<bool> BulkTransfers::on_message(const Message& message) {
   if (const auto* answer = std::get_if<proto::BlobAnswer>(&message)) {
-    if (const auto get = gets_.find(answer->request); get != gets_.end() && !get->second.answered) {
+    if (const auto get = gets_.find(answer->request); get != gets_.end() && !get->second.body.has_begun()) {
       WEFT_TRY_STATUS(on_answer(*answer));
       return true;
     }
@@ -272,31 +253,15 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
 Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk, size_t placed) {
   const auto at = gets_.find(chunk.request);
   if (at == gets_.end()) return {};  // given up meanwhile
-  Get& get = at->second;
-  std::vector<std::byte>& bytes = *get.bytes;
-  if (!get.answered ||
-      (!get.unpacker && chunk.bytes.size() > get.size - (get.sink ? get.come : bytes.size())))
+  GetBody& body = at->second.body;
+  if (!body.expects(chunk.bytes.size()))
     return fail(ErrorCode::InvalidArgument, "more of a blob than was promised");
-  if (get.sink) return hand_on(chunk.request, get, chunk.bytes);
-  if (get.unpacker) {
-    if (const Status unpacked = unpack(get, chunk.bytes); !unpacked)
-      return refuse_get(chunk.request, unpacked.error());
-  } else {
-    bytes.insert(bytes.end(), chunk.bytes.begin(), chunk.bytes.end());
-    get.hash->update(std::span(bytes).last(placed + chunk.bytes.size()));
-  }
-  if (bytes.size() == get.size) finish_get(chunk.request);
-  return {};
-}
-
-Status BulkTransfers::hand_on(uint64_t request, Get& get, std::span<const std::byte> bytes) {
-  get.hash->update(bytes);
-  get.come += bytes.size();
-  if (const Status taken = get.sink(bytes); !taken) {  // what still comes of it belongs to nobody
-    end_get(request, taken.error());
-  } else if (get.come == get.size) {
-    finish_get(request);
-  }
+  const Status taken = body.take(chunk.bytes, placed);
+  if (!taken && !body.is_handed_on()) return refuse_get(chunk.request, taken.error());
+  if (!taken)  // what still comes of it belongs to nobody
+    end_get(chunk.request, taken.error());
+  else if (body.is_whole())
+    finish_get(chunk.request);
   return {};
 }
 
@@ -316,14 +281,9 @@ Result<net::PayloadPlace> BulkTransfers::place_chunk(size_t payload_size, std::s
   const auto chunk = proto::decode_chunk(head);
   if (!chunk) return net::PayloadPlace{};
   const auto at = gets_.find(chunk->request);
-  if (at == gets_.end() || !at->second.answered || at->second.unpacker || at->second.sink)
-    return net::PayloadPlace{};
-  const std::shared_ptr<std::vector<std::byte>>& bytes = at->second.bytes;
-  const size_t head_size = head.size() - chunk->bytes.size(), size = payload_size - head_size;
-  if (size > proto::kChunkSizeMax || size > at->second.size - bytes->size()) return net::PayloadPlace{};
-  const size_t begin = bytes->size();
-  bytes->resize(begin + size);
-  return net::PayloadPlace{head_size, std::shared_ptr<std::byte[]>(bytes, bytes->data() + begin)};
+  if (at == gets_.end()) return net::PayloadPlace{};
+  const size_t head_size = head.size() - chunk->bytes.size();
+  return at->second.body.place(head_size, payload_size - head_size);
 }
 
 void BulkTransfers::fail_all(const Error& error) {

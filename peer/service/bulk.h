@@ -14,13 +14,13 @@
 #include "dag/tensor.h"
 #include "net/connection.h"
 #include "net/loop.h"
+#include "peer/service/get_body.h"
 #include "peer/service/microbatch_requests.h"
 #include "peer/service/pacer.h"
 #include "peer/service/put_body.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
 #include "storage/packed.h"
-#include "storage/sha256.h"
 
 namespace weft::peer {
 
@@ -119,14 +119,7 @@ class BulkTransfers {
     uint64_t size_max = 0;
     std::function<void(Result<std::vector<std::byte>>)> done;
     bool is_from_peer = false;
-    net::SharedBytes base{};  // as it was named
-    bool answered = false;
-    uint64_t size = 0, come = 0;
-    std::function<Status(std::span<const std::byte>)> sink{};
-    // Shared with the connection while a piece is read into it.
-    std::shared_ptr<std::vector<std::byte>> bytes = std::make_shared<std::vector<std::byte>>();
-    std::unique_ptr<storage::Sha256> hash = std::make_unique<storage::Sha256>();  // of what has come
-    std::unique_ptr<storage::Unpacker> unpacker{};                                // where it comes packed
+    GetBody body;
   };
   struct Put {
     uint64_t request = 0;
@@ -145,8 +138,6 @@ class BulkTransfers {
   void put_again(uint64_t request);
   Status on_answer(const proto::BlobAnswer& answer);
   Status begin_get(const proto::BlobAnswer& answer);
-  Status hand_on(uint64_t request, Get& get, std::span<const std::byte> bytes);
-  static Status unpack(Get& get, std::span<const std::byte> chunk);
   void end_get(uint64_t request, const Error& error);
   Status refuse_get(uint64_t request, const Error& error);
   void finish_get(uint64_t request);

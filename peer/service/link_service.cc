@@ -8,19 +8,9 @@ namespace weft::peer {
 
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
-constexpr Duration kArrivalDeadline = std::chrono::seconds(30);
-constexpr size_t kArrivalsMax = 256;
 constexpr Duration kLookForUnsent = std::chrono::milliseconds(2);
 constexpr int64_t kCheckedHereMax = 64 << 10;  // bytes: microseconds
 }  // namespace
-
-struct LinkService::Arrival {
-  net::ConnectionPtr connection;
-  std::optional<proto::LinkHello> hello;
-  std::optional<proto::ProbeHello> probe;
-  Instant since;
-  net::Connection::Handlers handlers;  // those of the link, once it has taken the connection over
-};
 
 Result<std::unique_ptr<LinkService>> LinkService::start(net::Loop& owner, Options options,
                                                         Handlers handlers) {
@@ -32,7 +22,7 @@ Result<std::unique_ptr<LinkService>> LinkService::start(net::Loop& owner, Option
     WEFT_TRY(service->listener_,
              net::Listener::open(service->loop_, *service->options_.listen, listen,
                                  [service = service.get()](net::ConnectionPtr connection) {
-                                   service->on_accepted(std::move(connection));
+                                   service->arrivals_.add(std::move(connection));
                                  }));
     service->endpoint_ = service->listener_->endpoint();
   }
@@ -78,8 +68,7 @@ void LinkService::tick() {
   for (const auto& [generation, open] : stages_) open.links->on_tick();
   blobs_->on_tick();
   publish_use();
-  for (const auto& arrival : std::vector(arrivals_))
-    if (loop_.now() - arrival->since > kArrivalDeadline) drop_arrival(arrival);
+  arrivals_.on_tick();
   timer_ = loop_.after(kTickInterval, [this] { tick(); });
 }
 
@@ -109,7 +98,7 @@ void LinkService::invite(const proto::Secret& ticket) {
 void LinkService::probe(const proto::ProbeLink& probe) {
   loop_.post([this, probe] {
     prober_->begin(probe);
-    match_arrivals();
+    arrivals_.match();
   });
 }
 
@@ -271,7 +260,7 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
                            dag::Tensor tensor) { hand_over(generation, seat, header, std::move(tensor)); }});
   open.links->pause_reading(is_paused_);
   open.links->start();
-  match_arrivals();
+  arrivals_.match();
 }
 
 Links* LinkService::links_of(uint64_t generation) const {
@@ -315,78 +304,18 @@ void LinkService::close_now(uint64_t generation) {
 
 // ---- connections from other peers
 
-void LinkService::on_accepted(net::ConnectionPtr connection) {
-  if (arrivals_.size() >= kArrivalsMax) return connection->close();
-  const auto arrival = std::make_shared<Arrival>();
-  arrival->connection = connection;
-  arrival->since = loop_.now();
-  arrivals_.push_back(arrival);
-  const std::weak_ptr<Arrival> weak = arrival;
-  arrival->handlers.on_frame = [this, weak](const net::InFrame& frame) {
-    if (const auto here = weak.lock()) on_arrival_frame(here, frame);
-  };
-  arrival->handlers.on_closed = [this, weak](const Error&) {
-    if (const auto here = weak.lock()) drop_arrival(here);
-  };
-  // Held by the connection: once a link takes it over, its functions change.
-  connection->start({.on_frame =
-                         [arrival](net::InFrame frame) {
-                           const auto on_frame = arrival->handlers.on_frame;
-                           on_frame(std::move(frame));
-                         },
-                     .on_closed =
-                         [arrival](const Error& error) {
-                           const auto on_closed = arrival->handlers.on_closed;
-                           on_closed(error);
-                         },
-                     .on_drained =
-                         [arrival] {
-                           const auto on_drained = arrival->handlers.on_drained;
-                           if (on_drained) on_drained();
-                         },
-                     .on_head = [arrival](uint8_t kind, size_t size,
-                                          std::span<const std::byte> head) -> Result<net::PayloadPlace> {
-                       const auto on_head = arrival->handlers.on_head;
-                       return on_head ? on_head(kind, size, head) : net::PayloadPlace{};
-                     }});
-}
-
-void LinkService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame) {
-  const auto message = frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)
-                           ? proto::decode(frame.payload.span())
-                           : fail(ErrorCode::InvalidArgument, "not a message");
-  const auto* hello = message ? std::get_if<proto::LinkHello>(&*message) : nullptr;
-  const auto* probe = message ? std::get_if<proto::ProbeHello>(&*message) : nullptr;
-  const auto* blob = message ? std::get_if<proto::GetBlob>(&*message) : nullptr;
-  if (blob != nullptr && !arrival->hello && !arrival->probe) return pass_to_server(arrival, *blob);
-  if ((hello == nullptr && probe == nullptr) || arrival->hello || arrival->probe)
-    return drop_arrival(arrival);
-  if (hello != nullptr) arrival->hello = *hello;
-  if (probe != nullptr) arrival->probe = *probe;
-  match_arrivals();
-}
-
-// A neighbour may come before the broker's word does: it waits a while.
-void LinkService::match_arrivals() {
-  for (const auto& arrival : std::vector(arrivals_)) {
-    std::optional<net::Connection::Handlers> taken;
-    if (arrival->hello)
-      for (const auto& [generation, open] : stages_)
-        if (!taken) taken = open.links->offer(arrival->connection, *arrival->hello);
-    if (arrival->probe) taken = prober_->offer(arrival->connection, *arrival->probe);
-    if (!taken) continue;
-    arrival->handlers = std::move(*taken);
-    arrival->connection.reset();  // the link holds it now
-    std::erase(arrivals_, arrival);
-  }
-}
-
-void LinkService::pass_to_server(const std::shared_ptr<Arrival>& arrival, const proto::GetBlob& request) {
-  auto taken = blobs_->offer(arrival->connection, request);
-  if (!taken) return drop_arrival(arrival);
-  arrival->handlers = std::move(*taken);
-  arrival->connection.reset();  // the server holds it now
-  std::erase(arrivals_, arrival);
+LinkArrivals::Takers LinkService::takers() {
+  return {.link =
+              [this](const net::ConnectionPtr& connection, const proto::LinkHello& hello) {
+                LinkArrivals::Taken taken;
+                for (const auto& [generation, open] : stages_)
+                  if (!taken) taken = open.links->offer(connection, hello);
+                return taken;
+              },
+          .probe = [this](const net::ConnectionPtr& connection,
+                          const proto::ProbeHello& hello) { return prober_->offer(connection, hello); },
+          .blobs = [this](const net::ConnectionPtr& connection,
+                          const proto::GetBlob& request) { return blobs_->offer(connection, request); }};
 }
 
 void LinkService::look_up(const proto::GetBlob& request, const BlobServer::Found& found) {
@@ -394,12 +323,6 @@ void LinkService::look_up(const proto::GetBlob& request, const BlobServer::Found
     const HeldBlob held = handlers.on_get_blob ? handlers.on_get_blob(request) : HeldBlob{};
     loop_.post([found, held] { found(held); });
   });
-}
-
-void LinkService::drop_arrival(const std::shared_ptr<Arrival>& arrival) {
-  if (arrival->connection) arrival->connection->close();
-  arrival->connection.reset();  // it holds the arrival in its handlers
-  std::erase(arrivals_, arrival);
 }
 
 }  // namespace weft::peer

@@ -17,6 +17,7 @@
 #include "net/loop.h"
 #include "net/worker.h"
 #include "peer/service/blob_server.h"
+#include "peer/service/link_arrivals.h"
 #include "peer/service/links.h"
 #include "peer/service/prober.h"
 #include "peer/service/urgent_sends.h"
@@ -74,8 +75,6 @@ class LinkService {
   void count(uint64_t generation, plan::Seat seat, const Encoded& encoded);
 
  private:
-  struct Arrival;  // an accepted connection that has not said what it is for
-
   LinkService(net::Loop& owner, Options options, Handlers handlers)
       : owner_(owner),
         options_(std::move(options)),
@@ -97,12 +96,8 @@ class LinkService {
   bool anything_unsent() const;
   void pause_reading(bool paused);
   void set_blob_rate();
-  void on_accepted(net::ConnectionPtr connection);
-  void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame);
-  void match_arrivals();
-  void pass_to_server(const std::shared_ptr<Arrival>& arrival, const proto::GetBlob& request);
+  LinkArrivals::Takers takers();
   void look_up(const proto::GetBlob& request, const BlobServer::Found& found);
-  void drop_arrival(const std::shared_ptr<Arrival>& arrival);
   void open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
   void close_now(uint64_t generation);
   LinkOptions link_options();
@@ -127,7 +122,7 @@ class LinkService {
   // The thread's.
   net::Loop loop_;
   std::unique_ptr<net::Listener> listener_;
-  std::vector<std::shared_ptr<Arrival>> arrivals_;
+  LinkArrivals arrivals_{loop_, takers()};
   std::unique_ptr<net::Loop::Timer> timer_, urgent_timer_;
   std::map<uint64_t, Open> stages_;  // by generation
   std::unique_ptr<Prober> prober_;

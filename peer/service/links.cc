@@ -76,32 +76,32 @@ void Links::start() {
 }
 
 void Links::act(Link& link, LinkMachine::Effects effects) {
-  for (LinkMachine::Effect& effect : effects) {
+  for (link_effects::Effect& effect : effects) {
     if (failed_) return;
     std::visit(Overloaded{
-                   [&](const LinkMachine::Dial& e) { dial(link, e.address, e.deadline); },
-                   [&](const LinkMachine::StopDialling&) { link.attempt.reset(); },
-                   [&](const LinkMachine::DialStream& e) { dial_stream(link, e); },
-                   [&](const LinkMachine::Wake& e) {
+                   [&](const link_effects::Dial& e) { dial(link, e.address, e.deadline); },
+                   [&](const link_effects::StopDialling&) { link.attempt.reset(); },
+                   [&](const link_effects::DialStream& e) { dial_stream(link, e); },
+                   [&](const link_effects::Wake& e) {
                      link.wake = options_.loop->after(e.after, [this, seat = seat_of(link)] {
                        Link& later = links_.at(seat);
                        act(later, later.machine->on_wake(options_.loop->now()));
                      });
                    },
-                   [&](const LinkMachine::Say& e) {
+                   [&](const link_effects::Say& e) {
                      if (const Channel* channel = link.channels.find(e.connection))
                        channel->connection->send(message_frame(e.message));
                    },
-                   [&](const LinkMachine::Begin& e) {
+                   [&](const link_effects::Begin& e) {
                      begin(link, e.connection);
                      if (!e.first || all_up_said_ || !all_up()) return;
                      all_up_said_ = true;
                      handlers_.on_all_up();
                    },
-                   [&](const LinkMachine::BeginStream& e) { begin(link, e.connection); },
-                   [&](const LinkMachine::EndSession&) { end_session(link); },
-                   [&](const LinkMachine::Close& e) { close_channel(link, e.connection); },
-                   [&](const LinkMachine::Fail& e) { down(seat_of(link), e.error); },
+                   [&](const link_effects::BeginStream& e) { begin(link, e.connection); },
+                   [&](const link_effects::EndSession&) { end_session(link); },
+                   [&](const link_effects::Close& e) { close_channel(link, e.connection); },
+                   [&](const link_effects::Fail& e) { down(seat_of(link), e.error); },
                },
                effect);
   }
@@ -154,7 +154,7 @@ void Links::on_dialled(plan::Seat seat, Result<net::ConnectionPtr> result) {
 }
 
 // An emulated link is one connection, whose rate is the link's.
-void Links::dial_stream(Link& link, const LinkMachine::DialStream& effect) {
+void Links::dial_stream(Link& link, const link_effects::DialStream& effect) {
   const plan::Seat seat = seat_of(link);
   const net::ConnectOptions connect =
       connect_options(link, link.machine->route().region, options_.address_deadline);

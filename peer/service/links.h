@@ -91,7 +91,7 @@ class Links {
   // Carries out what the link's machine wants.
   void act(Link& link, LinkMachine::Effects effects);
   void dial(Link& link, const std::string& address, Duration deadline);
-  void dial_stream(Link& link, const LinkMachine::DialStream& effect);
+  void dial_stream(Link& link, const link_effects::DialStream& effect);
   void on_dialled(plan::Seat seat, Result<net::ConnectionPtr> result);
   void on_stream_dialled(plan::Seat seat, uint32_t stream, Result<net::ConnectionPtr> result);
   uint64_t add_channel(Link& link, const net::ConnectionPtr& connection);

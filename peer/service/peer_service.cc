@@ -17,8 +17,6 @@ using proto::Message;
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kLinger = std::chrono::seconds(1);
-// Bytes told to a broker that does not read them; then the connection ends. Two of the largest messages.
-constexpr size_t kUnreadMax = 32 << 20;
 constexpr Duration kTickMin = std::chrono::milliseconds(1);
 constexpr uint32_t kTasksAhead = 2;  // the compute thread has the next one before it asks (bench/task_gap.cc)
 uint64_t bytes_of_input(const dag::Graph& graph, const std::string& name) {
@@ -31,6 +29,8 @@ uint64_t bytes_of_input(const dag::Graph& graph, const std::string& name) {
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
     : loop_(loop),
       options_(std::move(options)),
+      control_(
+          loop_, options_.broker, [this] { return connect_options(); }, control_handlers()),
       dials_(std::make_shared<DialGuard>(DialGuard::Options{
           .dials_private = options_.dials_private,
           .log = [&loop,
@@ -93,7 +93,7 @@ Status PeerService::start_links() {
   handlers.on_probed = [this](const proto::ProbeReport& report) {
     carry_out(peer_->on_probed(loop_.now(), report));
   };
-  handlers.on_get_blob = [this](const proto::GetBlob& request) { return held_blob(request); };
+  handlers.on_get_blob = [this](const proto::GetBlob& request) { return blobs_.held(request); };
   handlers.on_giving = [this](const Digest& sha256, bool whole) {
     carry_out(peer_->on_giving(loop_.now(), sha256, whole));
   };
@@ -151,8 +151,8 @@ Status PeerService::run() {
     links_->close(generation);
   }
   // What was said last, why the stage failed perhaps, shall be heard.
-  loop_.run_until(kLinger, [this] { return !control_ || control_->unsent() == 0; });
-  if (control_) control_->close(kLinger);
+  loop_.run_until(kLinger, [this] { return control_.unsent() == 0; });
+  control_.drop(kLinger);
   bulk_->reset();
   return result_;
 }
@@ -198,7 +198,7 @@ void PeerService::carry_out(PeerEffects effects) {
 
 void PeerService::carry_out_one(PeerEffect& effect) {
   std::visit(Overloaded{
-                 [&](ConnectToBroker&) { connect_control(); },
+                 [&](ConnectToBroker&) { control_.connect(); },
                  [&](DropBroker& drop) { drop_control(drop.linger); },
                  [&](TellBroker& say) { tell(std::move(say.message)); },
                  [&](Leave& leave) {
@@ -211,7 +211,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](InviteLink& invite) { links_->invite(invite.ticket); },
                  [&](Probe& probe) { links_->probe(probe.link); },
                  [&](FetchBlob& fetch) { fetch_blob(fetch); },
-                 [&](ForgetBlobs& forget) { forget_blobs(forget); },
+                 [&](ForgetBlobs& forget) { blobs_.forget(forget.blobs); },
                  [&](MakeRunner& make) { make_runner(make); },
                  [&](DropRunner& drop) { drop_runner(drop.generation); },
                  [&](ParkRunner& park) { compute_->park(park.generation); },
@@ -231,32 +231,34 @@ void PeerService::carry_out_one(PeerEffect& effect) {
 
 // ---- the control connection
 
-void PeerService::connect_control() {
+net::ConnectOptions PeerService::connect_options() const {
   net::ConnectOptions options;
   options.identity = options_.identity;
   options.expected = options_.broker_key;
   if (options_.shape) options.shape = options_.shape("");
-  control_attempt_ = net::connect(loop_, options_.broker, options, [this](Result<net::ConnectionPtr> result) {
-    if (!result) return carry_out(peer_->on_connect_failed(loop_.now(), result.error()));
-    control_ = std::move(*result);
-    learn_reach();
-    net::ConnectionLimits limits;
-    limits.frame_size_max = proto::kMessageSizeMax;
-    limits.send_queue_max = kUnreadMax;
-    control_->set_limits(limits);
-    control_->start({.on_frame = [this](net::InFrame frame) { on_control_frame(frame); },
-                     .on_closed =
-                         [this](const Error& error) {
-                           carry_out(peer_->on_lost(loop_.now(), error));
-                           drop_control();
-                         }});
-    carry_out(peer_->on_connected(loop_.now()));
-  });
+  return options;
+}
+
+ControlConnection::Handlers PeerService::control_handlers() {
+  return {
+      .on_connected =
+          [this](const std::string& address) {
+            learn_reach(address);
+            carry_out(peer_->on_connected(loop_.now()));
+          },
+      .on_connect_failed =
+          [this](const Error& error) { carry_out(peer_->on_connect_failed(loop_.now(), error)); },
+      .on_lost =
+          [this](const Error& error) {
+            carry_out(peer_->on_lost(loop_.now(), error));
+            drop_control();
+          },
+      .on_message = [this](const Message& message) { carry_out(peer_->on_message(loop_.now(), message)); }};
 }
 
 // Where the broker is decides where it may point.
-void PeerService::learn_reach() {
-  const auto remote = net::parse_endpoint(control_->remote_address());
+void PeerService::learn_reach(const std::string& broker) {
+  const auto remote = net::parse_endpoint(broker);
   const auto address = remote ? net::parse_ip(remote->host) : std::nullopt;
   dials_->set_reach(address ? net::reach_of(*address, net::is_own_address(*address)) : net::Reach::Public);
 }
@@ -268,18 +270,15 @@ MayDial PeerService::may_dial() const {
 }
 
 void PeerService::drop_control(Duration linger) {
-  if (control_) control_->close(linger);
-  control_.reset();
+  control_.drop(linger);
   bulk_->reset();
 }
 
 void PeerService::tell(Message message) {
-  if (!control_) return;
+  if (!control_.is_connected()) return;
   if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated)
     add_bytes_sent(*step);
-  net::OutFrame frame = message_frame(message);
-  frame.goes_first = std::holds_alternative<proto::Heartbeat>(message);  // a sign of life waits for no report
-  control_->send(std::move(frame));
+  control_.tell(message);
 }
 
 // The machine knows for whom it waited, the links what they carried.
@@ -292,17 +291,6 @@ void PeerService::add_bytes_sent(proto::StepReport& step) const {
     for (const proto::LinkUse& waited : step.links)
       if (waited.seat == link.seat) link.seconds_waiting = waited.seconds_waiting;
   step.links = std::move(links);
-}
-
-void PeerService::on_control_frame(const net::InFrame& frame) {
-  Result<Message> message =
-      fail(ErrorCode::InvalidArgument, "a frame of a kind that the broker does not send here");
-  if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message))
-    message = proto::decode(frame.payload.span());
-  if (message) return carry_out(peer_->on_message(loop_.now(), *message));
-  const Error error = message.error().within("the broker breaks the protocol");
-  carry_out(peer_->on_lost(loop_.now(), error));
-  drop_control();
 }
 
 // ---- what the machine wants done
@@ -318,10 +306,7 @@ void PeerService::close_links(uint64_t generation) {
 }
 
 void PeerService::make_runner(const MakeRunner& make) {
-  std::map<Digest, net::SharedBytes> blobs;
-  for (const proto::TensorReference& tensor : make.assignment->tensors)
-    if (const auto at = blobs_.find(tensor.sha256); at != blobs_.end()) blobs.insert(*at);
-  compute_->make(make.generation, make.assignment, std::move(blobs));
+  compute_->make(make.generation, make.assignment, blobs_.of(make.assignment->tensors));
 }
 
 void PeerService::drop_runner(uint64_t generation) {
@@ -337,51 +322,30 @@ void PeerService::on_hashed(uint64_t generation, const Task& task,
                             std::vector<ComputeService::Hashed> hashed) {
   std::vector<proto::TensorReference> references;
   for (ComputeService::Hashed& one : hashed) {
-    blobs_.try_emplace(one.reference.sha256, std::move(one.bytes));
+    blobs_.keep(one.reference.sha256, std::move(one.bytes));
     references.push_back(std::move(one.reference));
   }
   carry_out(peer_->on_hashed(loop_.now(), generation, task, std::move(references)));
 }
 
 void PeerService::fetch_blob(const FetchBlob& fetch) {
-  BulkService::Wanted wanted{
-      .sha256 = fetch.sha256, .size = fetch.size, .rate = fetch.rate, .source = fetch.source};
-  if (fetch.base)
-    if (const auto base = blobs_.find(*fetch.base); base != blobs_.end())
-      wanted.base = {*fetch.base, base->second.owner, base->second.bytes};
+  BulkService::Wanted wanted{.sha256 = fetch.sha256,
+                             .size = fetch.size,
+                             .rate = fetch.rate,
+                             .source = fetch.source,
+                             .base = blobs_.base(fetch.base)};
   bulk_->get(std::move(wanted), [this, sha256 = fetch.sha256](Result<net::SharedBytes> bytes) {
     const Status fetched = bytes ? Status{} : fail(bytes.error());
-    if (bytes) blobs_.try_emplace(sha256, std::move(*bytes));
+    if (bytes) blobs_.keep(sha256, std::move(*bytes));
     carry_out(peer_->on_blob(loop_.now(), sha256, fetched));
   });
-}
-
-// For another peer. The machine has no part in it: what it keeps is there to be asked for.
-HeldBlob PeerService::held_blob(const proto::GetBlob& request) const {
-  HeldBlob held;
-  const auto blob = blobs_.find(request.sha256);
-  if (blob == blobs_.end()) return held;
-  held.bytes = blob->second;
-  const auto base = request.base ? blobs_.find(*request.base) : blobs_.end();
-  if (base != blobs_.end() && base->second.bytes.size() == held.bytes.bytes.size()) held.base = base->second;
-  return held;
-}
-
-void PeerService::forget_blobs(const ForgetBlobs& forget) {
-  constexpr size_t kLarge = 16 << 20;
-  size_t bytes = 0;
-  for (const Digest& sha256 : forget.blobs)
-    if (const auto at = blobs_.find(sha256); at != blobs_.end()) {
-      bytes += at->second.bytes.size();
-      blobs_.erase(at);
-    }
-  if (bytes >= kLarge) return_freed_memory();
 }
 
 void PeerService::fetch_data(const FetchData& fetch) {
   const proto::AssignStage& assignment = *stages_.at(fetch.generation).assignment;
   const proto::StageProgram& program = program_of(assignment, fetch.key.program);
   std::vector<uint64_t> sizes;
+  sizes.reserve(program.data_inputs.size());
   for (const std::string& name : program.data_inputs) sizes.push_back(bytes_of_input(*program.graph, name));
   proto::GetMicrobatch request{.run = assignment.run,
                                .data_key = assignment.data_key,
@@ -402,23 +366,21 @@ void PeerService::fetch_data(const FetchData& fetch) {
 
 void PeerService::offer(const OfferBlobs& offer) {
   bulk_->missing(offer.blobs, offer.durable,
-                 [this, upload = offer.upload](Result<std::vector<Digest>> missing) {
+                 [this, upload = offer.upload](const Result<std::vector<Digest>>& missing) {
                    carry_out(peer_->on_missing(loop_.now(), upload, missing));
                  });
 }
 
 void PeerService::put(const UploadBlob& upload) {
-  const auto blob = blobs_.find(upload.sha256);
-  WEFT_CHECK_MSG(blob != blobs_.end(), "the machine names what it holds");
-  BulkTransfers::PutOptions options{.durable = upload.durable,
-                                    .may_lapse = true,
-                                    .rate = upload.rate,
-                                    .packs = upload.packs,
-                                    .owner = upload.generation};
-  if (upload.base)
-    if (const auto base = blobs_.find(*upload.base); base != blobs_.end())
-      options.base = {*upload.base, base->second.owner, base->second.bytes};
-  bulk_->put(upload.sha256, blob->second, std::move(options),
+  const net::SharedBytes* blob = blobs_.find(upload.sha256);
+  WEFT_CHECK_MSG(blob != nullptr, "the machine names what it holds");
+  const BulkTransfers::PutOptions options{.durable = upload.durable,
+                                          .may_lapse = true,
+                                          .rate = upload.rate,
+                                          .packs = upload.packs,
+                                          .owner = upload.generation,
+                                          .base = blobs_.base(upload.base)};
+  bulk_->put(upload.sha256, *blob, options,
              [this, number = upload.upload, sha256 = upload.sha256](const Status& stored) {
                carry_out(peer_->on_uploaded(loop_.now(), number, sha256, stored));
              });

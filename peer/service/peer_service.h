@@ -17,8 +17,10 @@
 #include "net/loop.h"
 #include "peer/backend/backend.h"
 #include "peer/machine/peer.h"
+#include "peer/service/blobs_in_memory.h"
 #include "peer/service/bulk_service.h"
 #include "peer/service/compute_service.h"
+#include "peer/service/control_connection.h"
 #include "peer/service/dial_guard.h"
 #include "peer/service/inbox.h"
 #include "peer/service/link_service.h"
@@ -70,11 +72,11 @@ class PeerService {
   void log(const std::string& line) { options_.log(line); }
 
   // The control connection (peer_service.cc)
-  void connect_control();
+  net::ConnectOptions connect_options() const;
+  ControlConnection::Handlers control_handlers();
   void drop_control(Duration linger = {});
-  void learn_reach();
+  void learn_reach(const std::string& broker);
   MayDial may_dial() const;
-  void on_control_frame(const net::InFrame& frame);
   void tell(proto::Message message);
   void add_bytes_sent(proto::StepReport& step) const;
 
@@ -85,8 +87,6 @@ class PeerService {
   void drop_runner(uint64_t generation);
   void run_task(const RunTask& run);
   void fetch_blob(const FetchBlob& fetch);
-  HeldBlob held_blob(const proto::GetBlob& request) const;
-  void forget_blobs(const ForgetBlobs& forget);
   void fetch_data(const FetchData& fetch);
   void offer(const OfferBlobs& offer);
   void put(const UploadBlob& upload);
@@ -104,9 +104,8 @@ class PeerService {
   std::optional<Peer> peer_;  // from open() on
   std::deque<PeerEffect> effects_;
   bool carrying_out_ = false;
-  std::unique_ptr<net::Attempt> control_attempt_;
-  net::ConnectionPtr control_;
-  std::map<Digest, net::SharedBytes> blobs_;
+  ControlConnection control_;
+  BlobsInMemory blobs_;
   std::map<uint64_t, Stage> stages_;  // by the machine's generation
   std::unique_ptr<net::Loop::Timer> timer_;
   Instant timer_at_{};

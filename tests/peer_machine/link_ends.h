@@ -46,7 +46,7 @@ std::vector<E> all_of(const LinkMachine::Effects& effects) {
 }
 template <typename M>
 std::optional<M> said(const LinkMachine::Effects& effects) {
-  for (const auto& say : all_of<LinkMachine::Say>(effects))
+  for (const auto& say : all_of<link_effects::Say>(effects))
     if (const auto* m = std::get_if<M>(&say.message)) return *m;
   return std::nullopt;
 }

@@ -93,29 +93,29 @@ class Pair {
   void act(uint32_t e, const LinkMachine::Effects& effects) {
     End& end = ends_[e];
     for (const auto& effect : effects) {
-      if (const auto* dial = std::get_if<LinkMachine::Dial>(&effect)) {
+      if (const auto* dial = std::get_if<link_effects::Dial>(&effect)) {
         EXPECT_FALSE(end.dialling);
         end.dialling = dial->address;
-      } else if (std::holds_alternative<LinkMachine::StopDialling>(effect)) {
+      } else if (std::holds_alternative<link_effects::StopDialling>(effect)) {
         end.dialling.reset();
-      } else if (const auto* stream = std::get_if<LinkMachine::DialStream>(&effect)) {
+      } else if (const auto* stream = std::get_if<link_effects::DialStream>(&effect)) {
         end.streams.insert(stream->stream);
-      } else if (const auto* wake = std::get_if<LinkMachine::Wake>(&effect)) {
+      } else if (const auto* wake = std::get_if<link_effects::Wake>(&effect)) {
         end.wake = now_ + wake->after;
-      } else if (const auto* say = std::get_if<LinkMachine::Say>(&effect)) {
+      } else if (const auto* say = std::get_if<link_effects::Say>(&effect)) {
         put(e, say->connection, {say->message, 0, 0});
-      } else if (const auto* begin = std::get_if<LinkMachine::Begin>(&effect)) {
+      } else if (const auto* begin = std::get_if<link_effects::Begin>(&effect)) {
         end.carrying = {begin->connection};
         end.given = end.outbox.ledger.acknowledged();
         ++sessions_;
-      } else if (const auto* further = std::get_if<LinkMachine::BeginStream>(&effect)) {
+      } else if (const auto* further = std::get_if<link_effects::BeginStream>(&effect)) {
         end.carrying.push_back(further->connection);
-      } else if (std::holds_alternative<LinkMachine::EndSession>(effect)) {
+      } else if (std::holds_alternative<link_effects::EndSession>(effect)) {
         end.carrying.clear();
         end.streams.clear();
-      } else if (const auto* close = std::get_if<LinkMachine::Close>(&effect)) {
+      } else if (const auto* close = std::get_if<link_effects::Close>(&effect)) {
         this->close(e, close->connection);
-      } else if (const auto* failed = std::get_if<LinkMachine::Fail>(&effect)) {
+      } else if (const auto* failed = std::get_if<link_effects::Fail>(&effect)) {
         end.failed = failed->error;
       }
     }

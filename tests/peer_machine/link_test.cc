@@ -38,10 +38,10 @@ TEST(LinkMachine, WhoDialsTriesEachWayAndThenPausesLongerAndLonger) {
   std::vector<std::string> tried;
   std::vector<Duration> pauses;
   for (int attempt = 0; attempt < 24; ++attempt) {
-    const auto dials = all_of<LinkMachine::Dial>(effects);
+    const auto dials = all_of<link_effects::Dial>(effects);
     ASSERT_EQ(dials.size(), 1u);
     tried.push_back(dials[0].address);
-    const auto wakes = all_of<LinkMachine::Wake>(end.machine.on_dialled(end.now, refused()));
+    const auto wakes = all_of<link_effects::Wake>(end.machine.on_dialled(end.now, refused()));
     ASSERT_EQ(wakes.size(), 1u);
     pauses.push_back(wakes[0].after);
     effects = end.machine.on_wake(end.now);
@@ -61,24 +61,24 @@ TEST(LinkMachine, OfALinkThatWasUpEachWayHasTwoTurnsBeforeItHasFailed) {
     One end(/*dials=*/true, addresses == 0   ? std::vector<std::string>{}
                             : addresses == 1 ? std::vector<std::string>{"a"}
                                              : std::vector<std::string>{"a", "b"});
-    EXPECT_EQ(all_of<LinkMachine::Dial>(end.machine.start(end.now)).at(0).deadline,
+    EXPECT_EQ(all_of<link_effects::Dial>(end.machine.start(end.now)).at(0).deadline,
               LinkTimes{}.address_deadline);
     end.machine.on_dialled(end.now, uint64_t{1});
     end.machine.on_message(end.now, 1, proto::LinkReady{0, 4, 5});
     ASSERT_TRUE(end.machine.is_up());
     std::map<std::string, int> turns;
-    std::vector<LinkMachine::Fail> fails;
+    std::vector<link_effects::Fail> fails;
     auto effects = end.machine.on_lost(end.now, 1, {ErrorCode::Unavailable, "cut"});
     while (fails.empty()) {
-      const auto wakes = all_of<LinkMachine::Wake>(effects);
+      const auto wakes = all_of<link_effects::Wake>(effects);
       ASSERT_EQ(wakes.size(), 1u);
       end.now += wakes[0].after;
-      const auto dials = all_of<LinkMachine::Dial>(end.machine.on_wake(end.now));
+      const auto dials = all_of<link_effects::Dial>(end.machine.on_wake(end.now));
       ASSERT_EQ(dials.size(), 1u);
       ++turns[dials[0].address];
       const Instant until = end.now + dials[0].deadline;
       while (end.now < until && fails.empty())
-        fails = all_of<LinkMachine::Fail>(end.machine.on_tick(end.now += milliseconds(50)));
+        fails = all_of<link_effects::Fail>(end.machine.on_tick(end.now += milliseconds(50)));
       effects = end.machine.on_dialled(end.now, refused());
     }
     EXPECT_EQ(turns.size(), addresses + 1);
@@ -90,7 +90,7 @@ TEST(LinkMachine, WhoIsDialledWaitsOrComesToTheRelayWhenInvited) {
   One end(/*dials=*/false);
   EXPECT_TRUE(end.machine.start(end.now).empty());
   EXPECT_TRUE(end.machine.on_invited(end.now, {9}).empty());
-  const auto dials = all_of<LinkMachine::Dial>(end.machine.on_invited(end.now, kTicket));
+  const auto dials = all_of<link_effects::Dial>(end.machine.on_invited(end.now, kTicket));
   ASSERT_EQ(dials.size(), 1u);
   EXPECT_EQ(dials[0].address, "");
   EXPECT_TRUE(end.machine.on_invited(end.now, kTicket).empty()) << "it is on its way";
@@ -113,17 +113,17 @@ TEST(LinkMachine, OnlyItsOwnPlanAndNeighbourIsTaken) {
 
 TEST(LinkMachine, SilenceEndsAConnectionAndTheLinkOnlyAfterItsDeadline) {
   One end(/*dials=*/true);
-  ASSERT_EQ(all_of<LinkMachine::Begin>(end.bring_up()).size(), 1u);
+  ASSERT_EQ(all_of<link_effects::Begin>(end.bring_up()).size(), 1u);
   LinkMachine::Effects effects;
   const Instant up = end.now;
   while (end.machine.is_up()) effects = end.machine.on_tick(end.now += milliseconds(250));
   EXPECT_GT(end.now - up, LinkTimes{}.silence_deadline);
-  EXPECT_EQ(all_of<LinkMachine::Close>(effects).size(), 1u);
-  EXPECT_EQ(all_of<LinkMachine::EndSession>(effects).size(), 1u);
-  ASSERT_EQ(all_of<LinkMachine::Wake>(effects).size(), 1u) << "it dials again";
+  EXPECT_EQ(all_of<link_effects::Close>(effects).size(), 1u);
+  EXPECT_EQ(all_of<link_effects::EndSession>(effects).size(), 1u);
+  ASSERT_EQ(all_of<link_effects::Wake>(effects).size(), 1u) << "it dials again";
   const Instant down = end.now;
-  std::vector<LinkMachine::Fail> fails;
-  while (fails.empty()) fails = all_of<LinkMachine::Fail>(end.machine.on_tick(end.now += milliseconds(250)));
+  std::vector<link_effects::Fail> fails;
+  while (fails.empty()) fails = all_of<link_effects::Fail>(end.machine.on_tick(end.now += milliseconds(250)));
   EXPECT_GT(end.now - down, LinkTimes{}.heal_deadline);
   EXPECT_NE(fails[0].error.message.find("nothing came for 10 s"), std::string::npos)
       << fails[0].error.message;
@@ -155,7 +155,7 @@ TEST(LinkMachine, CountsThatCannotBeEndTheLink) {
   One end(/*dials=*/true);
   end.bring_up();
   const auto effects = end.machine.on_message(end.now, 1, proto::LinkAck{3});
-  ASSERT_EQ(all_of<LinkMachine::Fail>(effects).size(), 1u) << "nothing was sent";
+  ASSERT_EQ(all_of<link_effects::Fail>(effects).size(), 1u) << "nothing was sent";
   EXPECT_TRUE(end.machine.on_message(end.now, 1, proto::LinkAck{4}).empty());
 
   One again(/*dials=*/true);
@@ -167,21 +167,21 @@ TEST(LinkMachine, CountsThatCannotBeEndTheLink) {
   again.machine.on_wake(again.now);
   again.machine.on_dialled(again.now, uint64_t{2});
   const auto forgot = again.machine.on_message(again.now, 2, proto::LinkReady{1, 4, 6});
-  EXPECT_TRUE(all_of<LinkMachine::Begin>(forgot).empty()) << "the other side has lost what it had";
-  EXPECT_EQ(all_of<LinkMachine::Close>(forgot).size(), 1u);
+  EXPECT_TRUE(all_of<link_effects::Begin>(forgot).empty()) << "the other side has lost what it had";
+  EXPECT_EQ(all_of<link_effects::Close>(forgot).size(), 1u);
 }
 
 TEST(LinkMachine, FurtherConnectionsAreForThoseFarAwayAndOfOneSession) {
   One near(/*dials=*/true);
-  EXPECT_TRUE(all_of<LinkMachine::DialStream>(near.bring_up()).empty());
+  EXPECT_TRUE(all_of<link_effects::DialStream>(near.bring_up()).empty());
   One far(/*dials=*/true);
-  EXPECT_EQ(all_of<LinkMachine::DialStream>(far.bring_up(milliseconds(20))).size(), 3u);
+  EXPECT_EQ(all_of<link_effects::DialStream>(far.bring_up(milliseconds(20))).size(), 3u);
   const auto hello = said<proto::LinkHello>(far.machine.on_stream_dialled(far.now, 1, uint64_t{2}));
   ASSERT_TRUE(hello);
   EXPECT_EQ(hello->session, 5u);
   EXPECT_FALSE(far.machine.carries(2));
   EXPECT_EQ(
-      all_of<LinkMachine::BeginStream>(far.machine.on_message(far.now, 2, proto::LinkReady{0, 4, 5})).size(),
+      all_of<link_effects::BeginStream>(far.machine.on_message(far.now, 2, proto::LinkReady{0, 4, 5})).size(),
       1u);
   EXPECT_TRUE(far.machine.carries(2));
 
@@ -193,13 +193,13 @@ TEST(LinkMachine, FurtherConnectionsAreForThoseFarAwayAndOfOneSession) {
   auto stale = first;
   stale.stream = 1;
   stale.session = 76;
-  EXPECT_EQ(all_of<LinkMachine::Close>(other.machine.on_accepted(other.now, 2, stale)).size(), 1u);
+  EXPECT_EQ(all_of<link_effects::Close>(other.machine.on_accepted(other.now, 2, stale)).size(), 1u);
   stale.session = 77;
-  EXPECT_EQ(all_of<LinkMachine::BeginStream>(other.machine.on_accepted(other.now, 3, stale)).size(), 1u);
+  EXPECT_EQ(all_of<link_effects::BeginStream>(other.machine.on_accepted(other.now, 3, stale)).size(), 1u);
   // One of them ends: all do.
-  EXPECT_EQ(
-      all_of<LinkMachine::Close>(other.machine.on_lost(other.now, 3, {ErrorCode::Unavailable, "cut"})).size(),
-      2u);
+  EXPECT_EQ(all_of<link_effects::Close>(other.machine.on_lost(other.now, 3, {ErrorCode::Unavailable, "cut"}))
+                .size(),
+            2u);
 }
 
 }  // namespace
