@@ -8,57 +8,29 @@ namespace {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
-// The most positions whose memory is within `budget`, at most `context`.
-int64_t positions_within(const ModelLimits& model, Bytes budget) {
-  int64_t low = 0, high = model.context();
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (model.bytes_of(middle) <= budget)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return low;
-}
-
 // As many guesses as are worth while for most texts are under way at once, in as few passes as it takes.
 constexpr int64_t kAhead = 8;
 
 size_t ceil_of(size_t count, size_t shares) { return (count + shares - 1) / shares; }
 
+// Of what a token costs all that generate, what a guess costs them. Where as many generate as there are
+// passes, that is a row more in a pass; where there is room for passes of guesses alone, half of one pass on
+// the average, of as many as go round.
+double guess_cost(const EngineOptions& options, size_t generating, size_t shared) {
+  const auto all = static_cast<double>(generating);
+  const auto passes = static_cast<double>(shared);
+  const double rows = std::max(1.0, std::ceil(all / passes));
+  const double in_pass = options.row_cost * rows / (1 + (rows - 1) * options.row_cost);
+  if (options.passes_max == 1) return in_pass;
+  const double load = passes > 1 ? std::clamp((all - 1) / (passes - 1), 0.0, 1.0) : 1;
+  return 0.5 / static_cast<double>(options.passes_max) + load * in_pass;
+}
+
 }  // namespace
 
-int64_t Engine::positions_of(const Request& request) const {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  return request.tokens_max < 0 ? model_.context() : prompt + request.tokens_max;
-}
-
-Status Engine::check(const Request& request) const {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t context = model_.context();
-  if (prompt == 0)
-    return fail(ErrorCode::InvalidArgument, "the prompt is empty: it needs a token to start from");
-  for (const int64_t token : request.prompt)
-    if (token < 0 || token >= model_.vocabulary())
-      return fail(ErrorCode::InvalidArgument,
-                  "the prompt has token " + number(token) + ", the model has " + number(model_.vocabulary()));
-  if (prompt > context)
-    return fail(ErrorCode::OutOfRange,
-                "the prompt has " + number(prompt) + " tokens, the model's context is " + number(context));
-  if (positions_of(request) > context)
-    return fail(ErrorCode::OutOfRange, "a prompt of " + number(prompt) + " tokens and max_tokens of " +
-                                           number(request.tokens_max) + " go beyond the model's context of " +
-                                           number(context));
-  if (model_.bytes_of(positions_of(request)) > options_.cache_bytes)
-    return fail(ErrorCode::OutOfRange,
-                "a sequence of " + number(positions_of(request)) +
-                    " tokens needs more memory than there is; the largest that fits has " +
-                    number(positions_within(model_, options_.cache_bytes)));
-  return {};
-}
-
 Result<uint64_t> Engine::add(Request request, Listener listener) {
-  WEFT_TRY_STATUS(check(request));
+  WEFT_TRY_STATUS(limits().check(
+      request, [this](int64_t positions) { return model_.bytes_of(positions) <= options_.cache_bytes; }));
   admit();
   if (waiting_.size() >= options_.waiting_max)
     return fail(ErrorCode::ResourceExhausted, number(static_cast<int64_t>(waiting_.size())) +
@@ -171,26 +143,13 @@ std::vector<Engine::Turn> Engine::share_rows() {
 int64_t Engine::rows_for_prompts() const { return reading() > 0 ? options_.prompt_rows : 0; }
 
 size_t Engine::reading() const {
-  const auto reads = [](const auto& one) { return one.second.pending() > 0 && !one.second.generates(); };
-  return static_cast<size_t>(std::count_if(serving_.begin(), serving_.end(), reads));
+  return static_cast<size_t>(std::count_if(serving_.begin(), serving_.end(),
+                                           [](const auto& served) { return served.second.reads(); }));
 }
 
 size_t Engine::generating() const {
   return static_cast<size_t>(std::count_if(serving_.begin(), serving_.end(),
                                            [](const auto& served) { return served.second.generates(); }));
-}
-
-// Of what a token costs all that generate, what a guess costs them. Where as many generate as there are
-// passes, that is a row more in a pass; where there is room for passes of guesses alone, half of one pass on
-// the average, of as many as go round.
-double Engine::guess_cost() const {
-  const auto all = static_cast<double>(generating());
-  const auto passes = static_cast<double>(shared());
-  const double rows = std::max(1.0, std::ceil(all / passes));
-  const double in_pass = options_.row_cost * rows / (1 + (rows - 1) * options_.row_cost);
-  if (options_.passes_max == 1) return in_pass;
-  const double load = passes > 1 ? std::clamp((all - 1) / (passes - 1), 0.0, 1.0) : 1;
-  return 0.5 / static_cast<double>(options_.passes_max) + load * in_pass;
 }
 
 // Whether a pass may have guesses alone: each sequence that generates finds a place for its next token.
@@ -203,14 +162,7 @@ size_t Engine::shared() const {
 }
 
 // Passes under way that have guesses alone.
-size_t Engine::guessed_passes() const {
-  if (!options_.draft) return 0;
-  const auto is_alone = [](const auto& pass) {
-    const auto& turns = pass.second.turns;
-    return std::all_of(turns.begin(), turns.end(), [](const Turn& turn) { return turn.is_guessed(); });
-  };
-  return static_cast<size_t>(std::count_if(passes_.begin(), passes_.end(), is_alone));
-}
+size_t Engine::guessed_passes() const { return options_.draft ? passes_.guessed_alone() : 0; }
 
 // Rows of a pass for guesses, at most `most`. A sequence that may be in many passes at once has one row in
 // each, so that its next token waits for none; one that may not has several, behind its pending token.
@@ -220,27 +172,20 @@ int64_t Engine::guess(std::vector<Turn>& turns, int64_t most) {
   const size_t all = std::max<size_t>(1, generating());
   const auto places = static_cast<int64_t>(options_.passes_max / all);  // of each sequence
   const int64_t rows = std::min(options_.draft_rows, places == 0 ? kAhead : (kAhead - 1) / places + 1);
-  const double cost = guess_cost() + options_.draft->cost() / static_cast<double>(options_.passes_max);
+  const double cost = guess_cost(options_, generating(), shared()) +
+                      options_.draft->cost() / static_cast<double>(options_.passes_max);
   const int64_t share = turns.empty() ? 0 : std::min(rows, left / static_cast<int64_t>(turns.size()));
   for (Turn& turn : turns)
-    if (rows > 1) left -= add_guesses(turn, guesses_of(serving_.at(turn.id), share, cost));
+    if (rows > 1) left -= turn.add(guesses_of(serving_.at(turn.id), share, cost));
   if (places <= 1 || (turns.empty() && !may_guess_alone())) return std::max<int64_t>(0, most) - left;
   for (auto& [id, served] : serving_) {
     if (left <= 0) break;
     if (!served.generates() || served.pending() > 0) continue;
     Turn turn{.id = id, .epoch = served.epoch};
-    left -= add_guesses(turn, guesses_of(served, std::min(rows, left), cost));
+    left -= turn.add(guesses_of(served, std::min(rows, left), cost));
     if (turn.rows > 0) turns.push_back(std::move(turn));
   }
   return std::max<int64_t>(0, most) - left;
-}
-
-int64_t Engine::add_guesses(Turn& turn, std::vector<int64_t> guesses) {
-  const auto count = static_cast<int64_t>(guesses.size());
-  turn.guesses = std::move(guesses);
-  turn.rows += count;
-  turn.logits += count;
-  return count;
 }
 
 // Behind all that is known or guessed. A row makes the token behind it, and the last one is not computed.
@@ -249,68 +194,45 @@ std::vector<int64_t> Engine::guesses_of(Served& served, int64_t most, double cos
   most = std::min(most, positions_of(served.request) - 1 - known);
   const int64_t count = served.depth.next(static_cast<int64_t>(served.guessed.size()), most, cost);
   if (count <= 0) return {};
-  std::vector<int64_t> text = served.tokens;
-  text.insert(text.end(), served.guessed.begin(), served.guessed.end());
-  auto guesses = options_.draft->propose(served.id, text, served.request.sampling, count);
+  auto guesses = options_.draft->propose(served.id, served.text(), served.request.sampling, count);
   if (static_cast<int64_t>(guesses.size()) > count) guesses.resize(static_cast<size_t>(count));
   const auto is_none = [&](int64_t token) { return token < 0 || token >= model_.vocabulary(); };
   guesses.erase(std::find_if(guesses.begin(), guesses.end(), is_none), guesses.end());
   return guesses;
 }
 
-// As many as there may be sequences, so that the pieces of a pass are bounded.
-std::vector<uint64_t> Engine::take_ends() {
-  const auto first = ended_.begin();
-  const auto last = first + static_cast<std::ptrdiff_t>(std::min(ended_.size(), options_.sequences_max));
-  std::vector<uint64_t> ends(first, last);
-  ended_.erase(first, last);
-  return ends;
-}
-void Engine::tell_again(const UnderWay& pass) {
-  ended_.insert(ended_.end(), pass.ends.begin(), pass.ends.end());
-}
-
 void Engine::add_rows(const Turn& turn, Begun& begun) {
   Served& served = serving_.at(turn.id);
   served.last_pass = begun.number;
   begun.pieces.push_back({turn.id, served.begun, turn.rows, turn.logits, positions_of(served.request)});
-  const auto guesses = static_cast<int64_t>(turn.guesses.size());
-  const int64_t known = turn.rows - guesses;
-  if (known > 0) {
-    const auto first = served.tokens.begin() + served.begun;
-    begun.tokens.insert(begun.tokens.end(), first, first + known);
-  }
-  begun.tokens.insert(begun.tokens.end(), turn.guesses.begin(), turn.guesses.end());
-  served.guessed.insert(served.guessed.end(), turn.guesses.begin(), turn.guesses.end());
-  served.begun += turn.rows;
+  const std::vector<int64_t> rows = served.take_rows(turn);
+  begun.tokens.insert(begun.tokens.end(), rows.begin(), rows.end());
 }
 
 std::optional<Engine::Begun> Engine::begin() {
   end_cancelled();
   admit();
   if (passes_.size() >= options_.passes_max) return std::nullopt;
-  UnderWay pass{share_rows(), take_ends()};
-  if (pass.turns.empty() && pass.ends.empty()) return std::nullopt;
+  // As many ends as there may be sequences, so that the pieces of a pass are bounded.
+  PassesUnderWay::Pass pass{share_rows(), passes_.take_ends(options_.sequences_max)};
+  if (pass.is_empty()) return std::nullopt;
   Begun begun;
-  begun.number = ++last_pass_;
   for (const uint64_t id : pass.ends) begun.pieces.push_back({.sequence = id});
-  for (const Turn& turn : pass.turns) add_rows(turn, begun);
-  passes_.emplace(begun.number, std::move(pass));
+  begun.number = passes_.begin(std::move(pass));
+  for (const Turn& turn : *passes_.turns_of(begun.number)) add_rows(turn, begun);
   return begun;
 }
 
 Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
   Tick tick;
-  const auto found = passes_.find(pass);
-  tick.idle = found == passes_.end() || (options_.draft && found != passes_.begin());
+  const auto under_way = passes_.take(pass, /*in_order=*/options_.draft != nullptr);
+  tick.idle = !under_way;
   if (tick.idle) {
     tick.status = fail(ErrorCode::InvalidArgument, "pass " + std::to_string(pass) + " is not under way");
     return tick;
   }
-  const UnderWay under_way = std::move(found->second);
-  passes_.erase(found);
   int64_t draws = 0;
-  for (const Turn& turn : under_way.turns) {
+  for (const Turn& turn : under_way->turns) {
     tick.rows += turn.rows;
     tick.guessed += static_cast<int64_t>(turn.guesses.size());
     draws += is_wanted(turn) ? turn.logits : 0;
@@ -322,11 +244,11 @@ Engine::Tick Engine::finish(uint64_t pass, const Result<dag::Tensor>& logits) {
         fail(ErrorCode::Internal, "the logits of a pass are " + to_string(logits->spec()) + ", wanted are " +
                                       number(draws) + " rows of " + number(model_.vocabulary()));
   if (tick.status) {
-    take_all(under_way.turns, *logits, tick);
+    take_all(under_way->turns, *logits, tick);
     return tick;
   }
-  tell_again(under_way);
-  for (const Turn& turn : under_way.turns)
+  passes_.tell_again(*under_way);
+  for (const Turn& turn : under_way->turns)
     if (is_wanted(turn)) end(turn.id, Finish::Failed, tick.status);
   return tick;
 }
@@ -355,18 +277,10 @@ Result<dag::Tensor> Engine::decode(const Begun& begun) {
 
 // Of passes under way: pieces of a sequence follow each other. What was taken back already is not once more.
 void Engine::take_back() {
-  for (const auto& [number, pass] : passes_) {
-    tell_again(pass);
+  for (const PassesUnderWay::Pass& pass : passes_.take_all())
     for (const Turn& turn : pass.turns)
       if (is_wanted(turn)) serving_.at(turn.id).begun -= turn.rows;
-  }
-  passes_.clear();
-  for (auto& [id, served] : serving_) forget_guesses(served);
-}
-
-void Engine::forget_guesses(Served& served) {
-  served.guessed.clear();
-  ++served.epoch;
+  for (auto& [id, served] : serving_) served.forget_guesses();
 }
 
 bool Engine::is_wanted(const Turn& turn) const {
@@ -375,18 +289,16 @@ bool Engine::is_wanted(const Turn& turn) const {
 }
 
 bool Engine::wants(uint64_t pass, uint64_t id) const {
-  const auto under_way = passes_.find(pass);
-  if (under_way == passes_.end()) return false;
-  const auto& turns = under_way->second.turns;
-  return std::any_of(turns.begin(), turns.end(),
-                     [&](const Turn& turn) { return turn.id == id && is_wanted(turn); });
+  const std::vector<Turn>* turns = passes_.turns_of(pass);
+  return turns != nullptr && std::any_of(turns->begin(), turns->end(),
+                                         [&](const Turn& turn) { return turn.id == id && is_wanted(turn); });
 }
 
 void Engine::resume(const IsKept& is_kept, uint64_t numbers_behind) {
   take_back();
   for (auto& [id, served] : serving_)
     if (!is_kept(id)) served.begun = 0;
-  last_pass_ = std::max(last_pass_, numbers_behind);
+  passes_.number_behind(numbers_behind);
 }
 
 int64_t Engine::begun(uint64_t id) const {
@@ -416,21 +328,6 @@ void Engine::take_all(const std::vector<Turn>& turns, const dag::Tensor& logits,
     }
 }
 
-// The token that was drawn. Where another one was guessed, all behind it is computed again.
-void Engine::append(Served& served, int64_t token, Tick& tick) {
-  served.tokens.push_back(token);
-  if (served.guessed.empty()) return served.depth.count_none();
-  const bool is_right = served.guessed.front() == token;
-  served.depth.count(is_right);
-  if (is_right) {
-    ++tick.accepted;
-    served.guessed.pop_front();
-    return;
-  }
-  served.begun = static_cast<int64_t>(served.tokens.size()) - 1;
-  forget_guesses(served);
-}
-
 void Engine::take(Served& served, std::span<const float> logits, Tick& tick) {
   if (served.cancelled) return;
   const uint64_t id = served.id;
@@ -441,7 +338,7 @@ void Engine::take(Served& served, std::span<const float> logits, Tick& tick) {
   if (std::find(ends.begin(), ends.end(), draw->token) != ends.end()) return end(id, Finish::Stop);
   const auto generated = position + 1 - static_cast<int64_t>(served.request.prompt.size());
   const bool full = generated == served.request.tokens_max || position + 1 >= model_.context();
-  append(served, draw->token, tick);
+  tick.accepted += served.append(draw->token) ? 1 : 0;
   if (!served.listener.on_token({*draw, position})) return end(id, Finish::Stop);
   if (full) end(id, Finish::Length);
 }
@@ -452,7 +349,7 @@ void Engine::end(uint64_t id, Finish finish, const Status& status) {
   const Served served = std::move(found->second);
   serving_.erase(found);
   granted_ = granted_ - served.granted;
-  if (!decoder_ && served.last_pass > 0) ended_.push_back(id);
+  if (!decoder_ && served.last_pass > 0) passes_.ended(id);
   if (options_.draft) options_.draft->end(id);
   served.listener.on_end(finish, status);
 }

@@ -28,7 +28,9 @@
 #include "serve/draft.h"
 #include "serve/model_limits.h"
 #include "serve/pass.h"
-#include "serve/sampler.h"
+#include "serve/passes_under_way.h"
+#include "serve/request.h"
+#include "serve/served_sequence.h"
 
 namespace weft::serve {
 
@@ -51,51 +53,16 @@ struct EngineOptions {
   double row_cost = 1.0 / 7;
 };
 
-struct Request {
-  // At least one token. The last ones may have been drawn before: what follows is as if nothing had come
-  // between.
-  std::vector<int64_t> prompt;
-  int64_t tokens_max = -1;  // to be generated; -1: up to the context
-  SamplingOptions sampling{};
-  std::vector<int64_t> ends{};  // tokens that end it; they are not told
-};
-
-enum class Finish : uint8_t {
-  Stop,    // a token that ends it, or the listener has had enough
-  Length,  // tokens_max, or the context
-  Cancelled,
-  Failed,
-};
-
-struct Generated {
-  Draw draw;
-  int64_t position = 0;  // of the token in the sequence
-};
-
-// Told on the thread that drives the engine. It may add and cancel requests, but not tick().
-struct Listener {
-  std::function<bool(const Generated&)> on_token;                   // false: enough
-  std::function<void(Finish finish, const Status& status)> on_end;  // once
-};
-
 class Engine {
  public:
   // They outlive it. Without a decoder it has no tick().
   Engine(Decoder& decoder, const EngineOptions& options)
-      : model_(decoder),
-        decoder_(&decoder),
-        options_(options),
-        last_id_(options.numbers_behind),
-        last_pass_(options.numbers_behind) {}
+      : model_(decoder), decoder_(&decoder), options_(options), last_id_(options.numbers_behind) {}
   Engine(const ModelLimits& model, const EngineOptions& options)
-      : model_(model),
-        options_(options),
-        last_id_(options.numbers_behind),
-        last_pass_(options.numbers_behind) {}
+      : model_(model), options_(options), last_id_(options.numbers_behind) {}
 
-  // Errors: InvalidArgument for an empty prompt and for tokens that the model does not have; OutOfRange when
-  // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
-  // positions would); ResourceExhausted while waiting_max wait.
+  // Errors: those of RequestLimits, with the memory of an empty engine; ResourceExhausted while waiting_max
+  // wait.
   Result<uint64_t> add(Request request, Listener listener);
   // on_end is told Cancelled when the next pass begins, and nothing else any more. Unknown numbers are
   // ignored.
@@ -148,37 +115,11 @@ class Engine {
   Bytes granted() const { return granted_; }
 
  private:
-  struct Served {
-    uint64_t id = 0;
-    Request request;
-    Listener listener;
-    std::unique_ptr<Sequence> sequence;  // of a decoder
-    std::vector<int64_t> tokens;         // all that are known
-    std::deque<int64_t> guessed{};       // tokens behind them that are in passes
-    DraftDepth depth{};
-    uint64_t epoch = 0;
-    int64_t begun = 0;  // positions that are in passes, or have been
-    Bytes granted{};
-    uint64_t last_pass = 0;  // the last that it was in
-    bool cancelled = false;
-    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - begun; }
-    bool generates() const { return tokens.size() > request.prompt.size() && pending() <= 1; }
-  };
-  struct Turn {
-    uint64_t id = 0;
-    int64_t rows = 0;
-    int64_t logits = 0;  // of its last rows: all that is known will have been computed
-    uint64_t epoch = 0;
-    std::vector<int64_t> guesses{};  // its last rows
-    bool is_guessed() const { return rows == static_cast<int64_t>(guesses.size()); }
-  };
-  struct UnderWay {
-    std::vector<Turn> turns;
-    std::vector<uint64_t> ends;  // that it tells
-  };
+  using Served = ServedSequence;
+  using Turn = PassTurn;
 
-  Status check(const Request& request) const;
-  int64_t positions_of(const Request& request) const;
+  RequestLimits limits() const { return {model_.context(), model_.vocabulary()}; }
+  int64_t positions_of(const Request& request) const { return limits().positions_of(request); }
   void take_back();
   void admit();
   void end_cancelled();
@@ -190,31 +131,24 @@ class Engine {
   size_t reading() const;  // whose prompts have rows that are in no pass yet
   size_t shared() const;
   size_t guessed_passes() const;
-  double guess_cost() const;
   bool may_guess_alone() const;
   int64_t guess(std::vector<Turn>& turns, int64_t most);
-  static int64_t add_guesses(Turn& turn, std::vector<int64_t> guesses);
   std::vector<int64_t> guesses_of(Served& served, int64_t most, double cost);
   void add_rows(const Turn& turn, Begun& begun);
-  std::vector<uint64_t> take_ends();
-  void tell_again(const UnderWay& pass);
   Result<dag::Tensor> decode(const Begun& begun);
   void take_all(const std::vector<Turn>& turns, const dag::Tensor& logits, Tick& tick);
   void take(Served& served, std::span<const float> logits, Tick& tick);
-  void append(Served& served, int64_t token, Tick& tick);
-  void forget_guesses(Served& served);
   bool is_wanted(const Turn& turn) const;
   void end(uint64_t id, Finish finish, const Status& status = {});
 
   const ModelLimits& model_;
   Decoder* decoder_ = nullptr;
   EngineOptions options_;
-  uint64_t last_id_, last_pass_;
+  uint64_t last_id_;
   Bytes granted_{};
   std::deque<Served> waiting_;
   std::map<uint64_t, Served> serving_;  // in the order of arrival
-  std::map<uint64_t, UnderWay> passes_;
-  std::vector<uint64_t> ended_;  // of those that were in a pass; none has told yet
+  PassesUnderWay passes_{options_.numbers_behind};
 };
 
 }  // namespace weft::serve
