@@ -60,13 +60,13 @@ void LinkSet::check_all_up() {
 }
 
 void LinkSet::act(Link& link, Machine::Effects effects) {
-  for (Machine::Effect& effect : effects) {
+  for (peer::link_effects::Effect& effect : effects) {
     if (failed_) return;
     std::visit(Overloaded{
-                   [&](const Machine::Dial& e) { dial(link, e.address, e.deadline); },
-                   [&](const Machine::StopDialling&) { ++link.attempt; },
-                   [](const Machine::DialStream&) {},
-                   [&](const Machine::Wake& e) {
+                   [&](const peer::link_effects::Dial& e) { dial(link, e.address, e.deadline); },
+                   [&](const peer::link_effects::StopDialling&) { ++link.attempt; },
+                   [](const peer::link_effects::DialStream&) {},
+                   [&](const peer::link_effects::Wake& e) {
                      const plan::Seat seat = link.machine->route().seat;
                      world_.after(e.after, [guarded = connector_.guarded, this, seat, wake = ++link.wake] {
                        guarded([this, seat, wake] {
@@ -75,20 +75,20 @@ void LinkSet::act(Link& link, Machine::Effects effects) {
                        });
                      });
                    },
-                   [&](const Machine::Say& e) { say(link, e); },
-                   [&](const Machine::Begin& e) { begin(link, e); },
-                   [](const Machine::BeginStream&) {},
-                   [&](const Machine::EndSession&) {
+                   [&](const peer::link_effects::Say& e) { say(link, e); },
+                   [&](const peer::link_effects::Begin& e) { begin(link, e); },
+                   [](const peer::link_effects::BeginStream&) {},
+                   [&](const peer::link_effects::EndSession&) {
                      link.carries = 0;
                      world_.note(What::LinkDown, node_, link.machine->route().seat.stage);
                    },
-                   [&](const Machine::Close& e) {
+                   [&](const peer::link_effects::Close& e) {
                      if (const auto at = link.lines.find(e.connection); at != link.lines.end()) {
                        at->second.close();
                        link.lines.erase(at);
                      }
                    },
-                   [&](const Machine::Fail& e) { fail(link, e.error); },
+                   [&](const peer::link_effects::Fail& e) { fail(link, e.error); },
                },
                effect);
   }
@@ -125,7 +125,7 @@ void LinkSet::invite(const proto::Secret& ticket) {
   for (auto& [seat, link] : links_) act(link, link.machine->on_invited(world_.now(), ticket));
 }
 
-void LinkSet::say(Link& link, const Machine::Say& effect) {
+void LinkSet::say(Link& link, const peer::link_effects::Say& effect) {
   const auto line = link.lines.find(effect.connection);
   if (line == link.lines.end()) return;
   proto::Message message = effect.message;
@@ -175,7 +175,7 @@ bool LinkSet::offer(const Line& line, const PeerId& who, const proto::LinkHello&
   return true;
 }
 
-void LinkSet::begin(Link& link, const Machine::Begin& effect) {
+void LinkSet::begin(Link& link, const peer::link_effects::Begin& effect) {
   link.carries = effect.connection;
   auto& ledger = link.outbox.ledger;
   for (uint64_t number = ledger.acknowledged(); number < ledger.sent(); ++number)

@@ -62,12 +62,12 @@ class LinkSet {
   void act(Link& link, Machine::Effects effects);
   void dial(Link& link, const std::string& address, Duration deadline);
   uint64_t take(Link& link, const Line& line);
-  void begin(Link& link, const Machine::Begin& effect);
+  void begin(Link& link, const peer::link_effects::Begin& effect);
   void fail(Link& link, const Error& error);
   void on_packet(Link& link, uint64_t number, const Packet& packet);
   void on_tensor(Link& link, uint64_t number, const Packet& packet);
   static void send_over_line(Link& link, uint64_t number, const TensorPacket& packet);
-  void say(Link& link, const Machine::Say& effect);
+  void say(Link& link, const peer::link_effects::Say& effect);
   bool are_all_up() const;
   void check_all_up();
 

@@ -16,43 +16,10 @@ constexpr size_t kTextShown = 500;
 
 std::string shown(std::string_view text) { return printable(text.substr(0, kTextShown)); }
 
-// The most positions whose caches are within `positions_max`.
-int64_t positions_within(int64_t positions_max, int64_t context) {
-  int64_t low = 0, high = context;
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (serve::rounded_capacity(middle, context) <= positions_max)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return low;
-}
-
 // What may be otherwise a moment later, or where the ring is placed again.
 bool is_passing(ErrorCode code) {
   return code == ErrorCode::Unavailable || code == ErrorCode::Timeout || code == ErrorCode::Cancelled ||
          code == ErrorCode::DeviceLost || code == ErrorCode::ResourceExhausted;
-}
-
-Metrics declared_metrics() {
-  Metrics metrics;
-  serve::declare_request_metrics(metrics);
-  metrics.declare_counter("weft_serve_asked_again_total",
-                          "Requests that were sent once more: to another entry, or for what was lost.");
-  metrics.declare_counter("weft_serve_contradictions_total",
-                          "Tokens that an entry told otherwise than before, or that cannot be.");
-  metrics.declare_counter("weft_serve_strays_total",
-                          "What peers told that are not the entry, or not of this plan.");
-  metrics.declare_counter("weft_serve_guesses_total", "Tokens that were guessed and checked.");
-  metrics.declare_counter("weft_serve_guesses_right_total", "Guesses that were drawn.");
-  metrics.declare_gauge("weft_serve_placed", "1 while the model can answer.");
-  metrics.declare_counter("weft_serve_passes_total", "Passes that have come round a ring.");
-  metrics.declare_counter("weft_serve_rows_total", "Positions that were computed in these passes.");
-  metrics.declare_gauge("weft_serve_passes_under_way", "Passes on their way round a ring.");
-  metrics.declare_gauge("weft_serve_cache_positions", "Positions that caches of a ring are granted for.");
-  metrics.declare_gauge("weft_serve_cache_positions_max", "Positions that a ring has memory for.");
-  return metrics;
 }
 
 }  // namespace
@@ -67,33 +34,12 @@ RemoteRequests::RemoteRequests(const ServedJob& job, uint64_t first_number, Tell
       context_(static_cast<int64_t>(std::min<uint64_t>(job.model.context, proto::kSequenceMax))),
       vocabulary_(static_cast<int64_t>(std::min<uint64_t>(job.model.vocabulary, INT32_MAX))),
       next_number_(first_number),
-      metrics_(declared_metrics()) {}
+      figures_(name_) {}
 
 // ---- what is taken
 
-Status RemoteRequests::check(const serve::Request& request) const {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const auto number = [](int64_t value) { return std::to_string(value); };
-  if (prompt == 0)
-    return fail(ErrorCode::InvalidArgument, "the prompt is empty: it needs a token to start from");
-  for (const int64_t token : request.prompt)
-    if (token < 0 || token >= vocabulary_)
-      return fail(ErrorCode::InvalidArgument,
-                  "the prompt has token " + number(token) + ", the model has " + number(vocabulary_));
-  if (prompt > context_)
-    return fail(ErrorCode::OutOfRange,
-                "the prompt has " + number(prompt) + " tokens, the model's context is " + number(context_));
-  if (request.tokens_max > context_ - prompt)
-    return fail(ErrorCode::OutOfRange, "a prompt of " + number(prompt) + " tokens and max_tokens of " +
-                                           number(request.tokens_max) + " go beyond the model's context of " +
-                                           number(context_));
-  const int64_t positions = request.tokens_max < 0 ? context_ : prompt + request.tokens_max;
-  if (serve::rounded_capacity(positions, context_) > positions_max_)
-    return fail(ErrorCode::OutOfRange,
-                "a sequence of " + number(positions) +
-                    " tokens needs more memory than there is; the largest that fits has " +
-                    number(positions_within(positions_max_, context_)));
-  return {};
+bool RemoteRequests::fits(int64_t positions) const {
+  return serve::rounded_capacity(positions, context_) <= positions_max_;
 }
 
 bool RemoteRequests::answers(Instant now) const {
@@ -105,7 +51,7 @@ Status RemoteRequests::room_for(const serve::Request& request, Instant now) {
   if (closed_) return fail(*closed_);
   if (!answers(now))
     return fail(ErrorCode::Unavailable, "'" + name_ + "' cannot answer now: " + unavailable_);
-  WEFT_TRY_STATUS(check(request));
+  WEFT_TRY_STATUS(limits().check(request, [this](int64_t positions) { return fits(positions); }));
   const size_t room = place_ ? at_entry_max() : 0;
   if (open_.size() >= room + options_.waiting_max)
     return fail(ErrorCode::ResourceExhausted,
@@ -118,7 +64,7 @@ Status RemoteRequests::room_for(const serve::Request& request, Instant now) {
 void RemoteRequests::add(serve::Request request, serve::Listener listener, serve::TokenSource::Begun begun,
                          Instant now) {
   if (const Status room = room_for(request, now); !room) {
-    metrics_.add("weft_serve_requests_total", 1, {{"finish", "failed"}, {"model", name_}});
+    figures_.count_end(Finish::Failed);
     return listener.on_end(Finish::Failed, room);
   }
   take(next_number_, std::move(request), std::move(listener), std::move(begun), now);
@@ -128,12 +74,8 @@ void RemoteRequests::add(serve::Request request, serve::Listener listener, serve
 // What it is about was looked at before, by a broker that knew the same model.
 void RemoteRequests::reopen(uint64_t number, serve::Request request, serve::Listener listener,
                             serve::TokenSource::Begun begun, Instant now) {
-  const bool is_ours = !request.prompt.empty() && request.tokens_max >= 0 &&
-                       static_cast<int64_t>(request.prompt.size()) <= context_ &&
-                       request.tokens_max <= context_ - static_cast<int64_t>(request.prompt.size()) &&
-                       std::ranges::all_of(request.prompt, [this](int64_t token) {
-                         return token >= 0 && token < vocabulary_;
-                       });
+  const bool is_ours =
+      request.tokens_max >= 0 && limits().check(request, [](int64_t) { return true; }).has_value();
   if (closed_ || !is_ours)
     return listener.on_end(
         Finish::Failed,
@@ -181,8 +123,7 @@ void RemoteRequests::end(uint64_t id, Finish finish, const Status& status) {
   Open& open = node.mapped();
   by_number_.erase(open.number);
   prompts_ -= open.request.prompt.size();
-  metrics_.add("weft_serve_requests_total", 1,
-               {{"finish", std::string(serve::to_string(finish))}, {"model", name_}});
+  figures_.count_end(finish);
   open.listener.on_end(finish, status);
 }
 
@@ -195,16 +136,9 @@ void RemoteRequests::place(const ServedJob& job, Instant now) {
   if (job.place == place_) return;
   if (!job.place) placeless_since_ = now;
   place_ = job.place;
-  load_ = {};
+  figures_.forget_load();
   by_number_.clear();
-  for (auto& [id, open] : open_) {
-    if (open.is_at_entry) ++open.losses;
-    if (open.spoilt_since) ++open.spoilt;
-    open.spoilt_since.reset();
-    open.is_at_entry = open.has_gap = false;
-    open.not_before = {};
-    open.tries = 0;
-  }
+  for (auto& [id, open] : open_) open.lose_place();
   end_lost();
   if (last_token_ == Instant{}) last_token_ = now;
   moved_on_ = now;
@@ -242,19 +176,10 @@ void RemoteRequests::pump(Instant now) {
 }
 
 void RemoteRequests::send(Open& open, Instant now) {
-  const serve::SamplingOptions& sampling = open.request.sampling;
-  proto::ServeRequest message{.run = job_,
-                              .plan_version = place_->plan_version,
-                              .request = open.number,
-                              .tokens = open.tokens,
-                              .tokens_max = static_cast<uint64_t>(open.tokens_max) - open.drawn(),
-                              .temperature = sampling.temperature,
-                              .top_p = sampling.top_p,
-                              .top_k = static_cast<uint64_t>(sampling.top_k),
-                              .seed = sampling.seed,
-                              .ends = open.request.ends};
-  if (sampling.alternatives >= 0) message.alternatives = static_cast<uint32_t>(sampling.alternatives);
-  if (std::exchange(open.was_sent, true)) metrics_.add("weft_serve_asked_again_total", 1, {{"model", name_}});
+  proto::ServeRequest message = open.message();
+  message.run = job_;
+  message.plan_version = place_->plan_version;
+  if (std::exchange(open.was_sent, true)) figures_.count("weft_serve_asked_again_total");
   open.is_at_entry = true;
   open.has_gap = false;
   open.asked = now;
@@ -276,9 +201,7 @@ void RemoteRequests::ask_again(Open& open, Instant now) {
 
 void RemoteRequests::renumber(Open& open) {
   by_number_.erase(open.number);
-  open.number = next_number_++;
-  open.is_at_entry = open.has_gap = false;
-  open.gaps = 0;
+  open.renumber(next_number_++);
 }
 
 void RemoteRequests::cancel_at_entry(const Open& open) {
@@ -292,12 +215,8 @@ void RemoteRequests::cancel_at_entry(const Open& open) {
 void RemoteRequests::progress(const PeerId& from, const proto::ServeProgress& progress, Instant now) {
   if (!place_ || from != place_->entry || progress.run != job_ ||
       progress.plan_version != place_->plan_version)
-    return metrics_.add("weft_serve_strays_total", 1, {{"model", name_}});
-  if (progress.load) count_load(*progress.load);
-  if (progress.guesses > 0) {
-    metrics_.add("weft_serve_guesses_total", progress.guesses, {{"model", name_}});
-    metrics_.add("weft_serve_guesses_right_total", progress.guesses_right, {{"model", name_}});
-  }
+    return figures_.count("weft_serve_strays_total");
+  figures_.count_progress(progress);
   const auto found = by_number_.find(progress.request);
   if (found == by_number_.end()) return;  // it has ended here already
   const uint64_t id = found->second;
@@ -333,34 +252,18 @@ bool RemoteRequests::take(uint64_t id, const proto::ServedToken& token, Instant 
     return false;
   }
   const auto position = static_cast<int64_t>(open.tokens.size());
-  open.tokens.push_back(token.token);
-  open.has_gap = false;
-  open.gaps = open.losses = 0;
-  count_token(open, now);
+  open.add_token(token.token);
+  figures_.count_token(!open.last_token, now - open.last_token.value_or(open.arrived));
+  open.last_token = last_token_ = moved_on_ = now;
   const bool is_wanted = open.listener.on_token({.draw = {.token = token.token,
                                                           .log_probability = token.log_probability,
                                                           .alternatives = token.alternatives},
                                                  .position = position});
-  const bool is_full = open.drawn() == static_cast<size_t>(open.tokens_max);  // the entry knows that, too
+  const bool is_full = open.is_full();  // the entry knows that, too
   if (is_wanted && !is_full) return true;
   if (!is_full) cancel_at_entry(open);
   end(id, is_wanted ? Finish::Length : Finish::Stop);
   return false;
-}
-
-void RemoteRequests::count_load(const proto::ServeLoad& load) {
-  const Labels labels{{"model", name_}};
-  metrics_.add("weft_serve_passes_total", load.passes, labels);
-  metrics_.add("weft_serve_rows_total", load.rows, labels);
-  load_ = load;
-}
-
-void RemoteRequests::count_token(Open& open, Instant now) {
-  const Labels labels{{"model", name_}};
-  metrics_.add("weft_serve_tokens_total", 1, labels);
-  metrics_.observe(open.last_token ? "weft_serve_between_tokens_seconds" : "weft_serve_first_token_seconds",
-                   seconds(now - open.last_token.value_or(open.arrived)), labels);
-  open.last_token = last_token_ = moved_on_ = now;
 }
 
 void RemoteRequests::take_end(uint64_t id, const proto::ServeProgress& progress, Instant now) {
@@ -422,7 +325,7 @@ void RemoteRequests::try_later(Open& open, Instant now) {
 // Under another number the entry begins anew behind the tokens that were told.
 void RemoteRequests::distrust(uint64_t id, const std::string& what, Instant now) {
   Open& open = open_.at(id);
-  metrics_.add("weft_serve_contradictions_total", 1, {{"model", name_}});
+  figures_.count("weft_serve_contradictions_total");
   log_("warning serve_contradiction job=" + std::to_string(job_) + " entry=" + to_string(place_->entry) +
        " what=\"" + what + "\"");
   cancel_at_entry(open);
@@ -437,6 +340,7 @@ void RemoteRequests::distrust(uint64_t id, const std::string& what, Instant now)
 
 void RemoteRequests::tick(Instant now) {
   std::vector<uint64_t> ids;
+  ids.reserve(open_.size());
   for (const auto& [id, open] : open_) ids.push_back(id);
   for (const uint64_t id : ids) tick_one(id, now);
   pump(now);
@@ -476,17 +380,9 @@ serve::TokenSource::Pulse RemoteRequests::pulse() const {
 }
 
 Metrics RemoteRequests::metrics() const {
-  Metrics metrics = metrics_;
-  const Labels labels{{"model", name_}};
-  metrics.set("weft_serve_requests_serving", static_cast<double>(by_number_.size()), labels);
-  metrics.set("weft_serve_requests_waiting", static_cast<double>(open_.size() - by_number_.size()), labels);
-  metrics.set("weft_serve_placed", place_ ? 1 : 0, labels);
-  metrics.set("weft_serve_cache_positions_max", place_ ? static_cast<double>(positions_max_) : 0, labels);
-  // Of the last request that ends nobody tells what is let go behind it.
-  const proto::ServeLoad load = by_number_.empty() ? proto::ServeLoad{} : load_;
-  metrics.set("weft_serve_cache_positions", static_cast<double>(load.positions), labels);
-  metrics.set("weft_serve_passes_under_way", load.under_way, labels);
-  return metrics;
+  return figures_.metrics({.open = open_.size(),
+                           .at_entry = by_number_.size(),
+                           .positions_max = place_ ? std::optional(positions_max_) : std::nullopt});
 }
 
 }  // namespace weft::broker

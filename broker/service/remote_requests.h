@@ -17,6 +17,8 @@
 #include "base/metrics.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "broker/service/open_request.h"
+#include "broker/service/remote_figures.h"
 #include "broker/service/served.h"
 #include "serve/service/token_source.h"
 
@@ -75,25 +77,10 @@ class RemoteRequests {
   Metrics metrics() const;
 
  private:
-  struct Open {
-    uint64_t id = 0;
-    uint64_t number = 0;  // by which the entry knows it
-    serve::Request request;
-    serve::Listener listener;
-    serve::TokenSource::Begun begun;  // until it is told
-    std::vector<int64_t> tokens;      // all that are known
-    int64_t tokens_max = 0;
-    bool is_at_entry = false, was_sent = false, has_gap = false;
-    bool was_under_way = false;  // with a broker before this one
-    Instant arrived{}, sent{}, asked{}, heard{}, not_before{};
-    std::optional<Instant> last_token{};
-    int contradictions = 0, tries = 0, gaps = 0, losses = 0;
-    std::optional<Instant> spoilt_since;  // it is not with the entry
-    int spoilt = 0;                       // at places that were lost behind that
-    size_t drawn() const { return tokens.size() - request.prompt.size(); }
-  };
+  using Open = OpenRequest;
 
-  Status check(const serve::Request& request) const;
+  serve::RequestLimits limits() const { return {context_, vocabulary_}; }
+  bool fits(int64_t positions) const;  // into the memory of the ring
   Status room_for(const serve::Request& request, Instant now);
   void take(uint64_t number, serve::Request request, serve::Listener listener,
             serve::TokenSource::Begun begun, Instant now);
@@ -116,8 +103,6 @@ class RemoteRequests {
   void end_lost();
   void end_spoilt(uint64_t id);
   void end(uint64_t id, serve::Finish finish, const Status& status = {});
-  void count_token(Open& open, Instant now);
-  void count_load(const proto::ServeLoad& load);
   size_t at_entry_max() const { return sequences_max_ + options_.beyond_sequences; }
 
   const RemoteOptions options_;
@@ -136,9 +121,8 @@ class RemoteRequests {
   std::map<uint64_t, Open> open_;           // in the order of arrival
   std::map<uint64_t, uint64_t> by_number_;  // of those that are at the entry
   size_t prompts_ = 0;                      // tokens
-  proto::ServeLoad load_{};                 // as the entry told it last
   Instant last_token_{}, moved_on_{};       // of any request; and since then, at the latest, nothing has come
-  Metrics metrics_;
+  RemoteFigures figures_;
 };
 
 }  // namespace weft::broker
