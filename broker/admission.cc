@@ -72,10 +72,10 @@ bool Admission::admit(const Introduced& event) {
                       std::to_string(proto::kProtocolMinor) + ", you speak " + std::to_string(hello.major) +
                       "." + std::to_string(hello.minor) + ": install weft " + options_.software);
   }
-  if (is_client && clients_.count() >= options_.clients_max)
+  if (is_client && clients_.count() >= options_.limits.clients_max)
     return refuse(event.connection, ErrorCode::ResourceExhausted,
                   "too many clients at once: try again later");
-  if (is_client && clients_.count_of(event.who) >= options_.clients_max_of_key)
+  if (is_client && clients_.count_of(event.who) >= options_.limits.clients_max_of_key)
     return refuse(event.connection, ErrorCode::ResourceExhausted,
                   "too many connections of this key at once: end some of them");
   const Role admitted = event.token_role.value_or(role);
@@ -94,7 +94,7 @@ bool Admission::admit(const Introduced& event) {
 void Admission::enter_bulk(const Introduced& event) {
   size_t count = static_cast<size_t>(std::count_if(
       bulk_.begin(), bulk_.end(), [&](const auto& entry) { return entry.second == event.who; }));
-  for (auto at = bulk_.begin(); at != bulk_.end() && count >= options_.bulk_max_of_key;) {
+  for (auto at = bulk_.begin(); at != bulk_.end() && count >= options_.limits.bulk_max_of_key;) {
     if (at->second == event.who) {
       step_.effect(Close{at->first});
       at = bulk_.erase(at);

@@ -20,7 +20,7 @@ class Admission {
         pool_(pool),
         book_(book),
         clients_(clients),
-        principals_(options.keys_of_token_max) {}
+        principals_(options.limits.keys_of_token_max) {}
 
   // As it was admitted before this broker's start.
   void load(const PrincipalAdmitted& principal) {

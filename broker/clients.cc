@@ -149,12 +149,12 @@ void Clients::on_submission(const SubmissionChecked& event) {
     step_.send(event.connection, proto::Refusal{.code = code, .message = std::move(why), .retry = retry});
   };
   if (!event.verdict) return refuse_it(event.verdict.error().code, event.verdict.error().message, false);
-  if (book_.jobs().size() >= options_.jobs_max)
+  if (book_.jobs().size() >= options_.limits.jobs_max)
     return refuse_it(ErrorCode::ResourceExhausted, "too many jobs are queued: try again later", true);
-  if (book_.count_of(client->second.who) >= options_.jobs_max_of_key)
+  if (book_.count_of(client->second.who) >= options_.limits.jobs_max_of_key)
     return refuse_it(
         ErrorCode::ResourceExhausted,
-        "you have " + std::to_string(options_.jobs_max_of_key) +
+        "you have " + std::to_string(options_.limits.jobs_max_of_key) +
             " jobs here that have not ended, which is as many as one key may have: wait, or stop "
             "one (weft stop)",
         true);
@@ -205,8 +205,8 @@ void Clients::on_reopened(const JobReopened& event) {
                       proto::Refusal{.code = event.job.error().code, .message = event.job.error().message});
   const StoredJob& stored = **event.job;
   if (book_.find(stored.submitted.job) != nullptr) return step_.send(event.connection, proto::Done{});
-  if (book_.jobs().size() >= options_.jobs_max ||
-      book_.count_of(stored.submitted.submitter) >= options_.jobs_max_of_key)
+  if (book_.jobs().size() >= options_.limits.jobs_max ||
+      book_.count_of(stored.submitted.submitter) >= options_.limits.jobs_max_of_key)
     return step_.send(event.connection, proto::Refusal{.code = ErrorCode::ResourceExhausted,
                                                        .message = "too many jobs have not ended",
                                                        .retry = true});

@@ -11,6 +11,15 @@
 
 namespace weft::broker {
 
+// How much of each is taken.
+struct AdmissionLimits {
+  size_t jobs_max = 1000;       // queued and running
+  size_t jobs_max_of_key = 64;  // of one who submits
+  size_t clients_max = 256, clients_max_of_key = 32;
+  size_t bulk_max_of_key = 2;         // a peer's: the one before may be a leftover
+  size_t keys_of_token_max = 10'000;  // that are known without it
+};
+
 struct BrokerOptions {
   std::string name = "broker";
   std::string software{};  // version
@@ -38,11 +47,7 @@ struct BrokerOptions {
   bool measures_links = false;
   Duration measuring_max = std::chrono::seconds(20);  // how long a job waits for that
   std::function<proto::Secret()> draw_secret{};       // where links are measured: for the relay
-  size_t jobs_max = 1000;                             // queued and running
-  size_t jobs_max_of_key = 64;                        // of one who submits
-  size_t clients_max = 256, clients_max_of_key = 32;
-  size_t bulk_max_of_key = 2;         // a peer's: the one before may be a leftover
-  size_t keys_of_token_max = 10'000;  // that are known without it
+  AdmissionLimits limits{};
   SlowOptions slow{};
   PoolOptions pool{};
   RunOptions run{};  // its copies of states go by the same rate to stand-bys

@@ -26,8 +26,8 @@ class RemoteFigures {
   void forget_load() { load_ = {}; }
 
   struct Now {
-    size_t open = 0, at_entry = 0;             // requests
-    std::optional<int64_t> positions_max = 0;  // that the ring has memory for; nothing: there is no ring
+    size_t open = 0, at_entry = 0;           // requests
+    std::optional<int64_t> positions_max{};  // that the ring has memory for; nothing: there is no ring
   };
   Metrics metrics(const Now& now) const;
 

@@ -17,8 +17,8 @@
 #include "base/metrics.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "broker/service/open_request.h"
 #include "broker/service/remote_figures.h"
+#include "broker/service/remote_request.h"
 #include "broker/service/served.h"
 #include "serve/service/token_source.h"
 
@@ -77,7 +77,7 @@ class RemoteRequests {
   Metrics metrics() const;
 
  private:
-  using Open = OpenRequest;
+  using Open = RemoteRequest;
 
   serve::RequestLimits limits() const { return {context_, vocabulary_}; }
   bool fits(int64_t positions) const;  // into the memory of the ring

@@ -67,7 +67,7 @@ TEST(Rights, AJobIsItsSubmittersAndAnAdmins) {
 }
 
 TEST(Rights, OfOneKeySoManyJobsMayNotHaveEnded) {
-  World world({}, {.software = "0.1.0", .jobs_max_of_key = 3});
+  World world({}, {.software = "0.1.0", .limits = {.jobs_max_of_key = 3}});
   come(world, 100, 150);
   come(world, 101, 151);
   for (int i = 0; i < 4; ++i) submit_as(world, 100);
@@ -81,7 +81,7 @@ TEST(Rights, OfOneKeySoManyJobsMayNotHaveEnded) {
 }
 
 TEST(Rights, OfOneKeySoManyConnectionsAreThereAtOnce) {
-  World world({}, {.software = "0.1.0", .clients_max_of_key = 2});
+  World world({}, {.software = "0.1.0", .limits = {.clients_max_of_key = 2}});
   come(world, 100, 150);
   come(world, 101, 150);
   come(world, 102, 150);
@@ -234,7 +234,8 @@ TEST(SentAway, WhatARevokedTokenAdmittedEnds) {
 
 // Nobody is forgotten who is here, was here lately or has a job; whoever else came longest ago shows a token.
 TEST(SentAway, OfOneTokenSoManyKeysAreKnown) {
-  const BrokerOptions options{.software = "0.1.0", .keys_of_token_max = 3, .pool = {.gone_max = 0}};
+  const BrokerOptions options{
+      .software = "0.1.0", .limits = {.keys_of_token_max = 3}, .pool = {.gone_max = 0}};
   World world({}, options);
   world.submit(100, 2);
   const auto is_admitted = [](World& to, ConnectionId connection, uint8_t who, TokenVerdict verdict) {

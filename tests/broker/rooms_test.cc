@@ -54,13 +54,11 @@ class Rooms : public testing::Test {
         }));
   }
 
-  BrokerOptions options_{.failure_pause = seconds(1),
-                         .failure_pause_max = seconds(5),
-                         .failures_max = 6,
-                         .clients_max = 3,
-                         .clients_max_of_key = 2,
-                         .bulk_max_of_key = 1,
-                         .keys_of_token_max = 2};
+  BrokerOptions options_{
+      .failure_pause = seconds(1),
+      .failure_pause_max = seconds(5),
+      .failures_max = 6,
+      .limits = {.clients_max = 3, .clients_max_of_key = 2, .bulk_max_of_key = 1, .keys_of_token_max = 2}};
   Step step_;
   Pool pool_{options_.pool, step_};
   JobBook book_{step_};

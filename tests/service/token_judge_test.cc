@@ -122,7 +122,7 @@ class TokenJudge : public ::testing::Test {
 
 TEST_F(TokenJudge, NobodyIsAdmittedByWhatItWasNotGiven) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Broker broker({.software = "test", .clients_max = 1'000'000'000, .pool = {.gone_max = 16}}, {});
+  Broker broker({.software = "test", .limits = {.clients_max = 1'000'000'000}, .pool = {.gone_max = 16}}, {});
   uint64_t admitted = 0, refused = 0;
   ConnectionId connection = 0;
   // Few that are good: each is a write to the disk.

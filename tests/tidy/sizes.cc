@@ -164,6 +164,18 @@ Kind kind_among_statements(const Tokens& before) {
   return kEnds.contains(before.back().text) ? Kind::Block : Kind::Initializer;
 }
 
+// Behind the value that a member begins with: at the comma before the next one, or the end.
+size_t behind_value(const Tokens& declaration, size_t at) {
+  size_t open = 0;
+  for (; at < declaration.size(); ++at) {
+    if (is(declaration, at, "<")) at = behind_angles(declaration, at) - 1;
+    if (is(declaration, at, "(") || is(declaration, at, "[")) ++open;
+    if (is(declaration, at, ")") || is(declaration, at, "]")) --open;
+    if (open == 0 && is(declaration, at, ",")) return at;
+  }
+  return at;
+}
+
 // Of a declaration in a class: how many members it gives each object.
 size_t members_in(const Tokens& declaration) {
   static const std::set<std::string> kNone = {"using",    "typedef", "friend",   "static",
@@ -174,7 +186,7 @@ size_t members_in(const Tokens& declaration) {
   size_t count = 1;
   for (size_t i = 0; i < declaration.size(); ++i) {
     if (is(declaration, i, "operator")) return 0;
-    if (is(declaration, i, "=") || is(declaration, i, "{}")) break;
+    if (is(declaration, i, "=")) i = behind_value(declaration, i);
     if (is(declaration, i, "<")) i = behind_angles(declaration, i) - 1;
     if (is(declaration, i, ",")) ++count;
     if (is(declaration, i, "(")) return i > 0 && declaration[i - 1].text.starts_with("WEFT_") ? count : 0;

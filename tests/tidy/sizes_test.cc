@@ -122,7 +122,7 @@ struct S {
   bool operator()(int i) const { return i; }
   auto last() -> std::pair<int, int> {
     return {}; }
-  int a_, b_ = 1;
+  int a_ = f(1, 2), b_ = 1, c_{}, d_[2]{};
   std::vector<int> c_{1, 2};
   std::function<void(int, int)> d_;
   std::deque<int> e_ WEFT_GUARDED_BY(m_);
@@ -145,7 +145,7 @@ struct S {
   ASSERT_EQ(sizes.classes.size(), 1u);
   EXPECT_EQ(sizes.classes[0].name, "S");
   EXPECT_EQ(sizes.classes[0].lines, 18u);
-  EXPECT_EQ(sizes.classes[0].members, 7u);
+  EXPECT_EQ(sizes.classes[0].members, 9u);
 }
 
 TEST(SizesOf, LambdasAreFunctionsAndValuesAreNot) {

@@ -1,8 +1,8 @@
-#include "broker/service/open_request.h"
+#include "broker/service/remote_request.h"
 
 namespace weft::broker {
 
-proto::ServeRequest OpenRequest::message() const {
+proto::ServeRequest RemoteRequest::message() const {
   const serve::SamplingOptions& sampling = request.sampling;
   proto::ServeRequest message{.request = number,
                               .tokens = tokens,
@@ -16,7 +16,7 @@ proto::ServeRequest OpenRequest::message() const {
   return message;
 }
 
-void OpenRequest::lose_place() {
+void RemoteRequest::lose_place() {
   if (is_at_entry) ++losses;
   if (spoilt_since) ++spoilt;
   spoilt_since.reset();
@@ -25,13 +25,13 @@ void OpenRequest::lose_place() {
   tries = 0;
 }
 
-void OpenRequest::renumber(uint64_t other) {
+void RemoteRequest::renumber(uint64_t other) {
   number = other;
   is_at_entry = has_gap = false;
   gaps = 0;
 }
 
-void OpenRequest::add_token(int64_t token) {
+void RemoteRequest::add_token(int64_t token) {
   tokens.push_back(token);
   has_gap = false;
   gaps = losses = 0;

@@ -11,7 +11,7 @@
 
 namespace weft::broker {
 
-struct OpenRequest {
+struct RemoteRequest {
   uint64_t id = 0;
   uint64_t number = 0;  // by which the entry knows it
   serve::Request request;
