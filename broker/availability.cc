@@ -116,6 +116,7 @@ std::optional<std::vector<uint32_t>> Availability::place_previous(const Job& job
                                                                   const std::vector<Candidate>& candidates,
                                                                   bool by_pace) const {
   std::vector<StageToPlace> stages;
+  stages.reserve(plan.stages.size());
   for (size_t s = 0; s < plan.stages.size(); ++s)
     stages.push_back(
         {plan.stages[s].peer, memory[s], class_of(plan, s), plan.stages[s].pinned, plan.stages[s].owner});

@@ -10,6 +10,7 @@ using proto::JobEventKind;
 namespace {
 std::vector<StageClaims> claims_of(const PlannedRun& plan) {
   std::vector<StageClaims> claims;
+  claims.reserve(plan.stages.size());
   for (const PlannedStage& stage : plan.stages) claims.emplace_back(*stage.assignment);
   return claims;
 }

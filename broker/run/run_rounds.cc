@@ -259,6 +259,7 @@ bool Rounds::is_settled(uint64_t sequence) const {
 
 std::vector<uint64_t> Rounds::under_way() const {
   std::vector<uint64_t> sequences;
+  sequences.reserve(rounds_.size());
   for (const Round& round : rounds_) sequences.push_back(round.sequence);
   return sequences;
 }

@@ -11,7 +11,7 @@ constexpr Duration kDeadline = std::chrono::seconds(30);
 constexpr size_t kMost = 256;
 }  // namespace
 
-void LinkArrivals::add(net::ConnectionPtr connection) {
+void LinkArrivals::add(const net::ConnectionPtr& connection) {
   if (arrivals_.size() >= kMost) return connection->close();
   const auto arrival = std::make_shared<Arrival>();
   arrival->connection = connection;

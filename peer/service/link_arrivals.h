@@ -26,7 +26,7 @@ class LinkArrivals {
   // The loop must outlive it.
   LinkArrivals(net::Loop& loop, Takers takers) : loop_(loop), takers_(std::move(takers)) {}
 
-  void add(net::ConnectionPtr connection);  // beyond 256 it is closed
+  void add(const net::ConnectionPtr& connection);  // beyond 256 it is closed
   // There may be somebody who wants one that waits.
   void match();
   void on_tick();  // those that have waited for 30 s go

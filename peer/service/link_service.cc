@@ -21,8 +21,8 @@ Result<std::unique_ptr<LinkService>> LinkService::start(net::Loop& owner, Option
     listen.shape = service->options_.accepted_shape;
     WEFT_TRY(service->listener_,
              net::Listener::open(service->loop_, *service->options_.listen, listen,
-                                 [service = service.get()](net::ConnectionPtr connection) {
-                                   service->arrivals_.add(std::move(connection));
+                                 [service = service.get()](const net::ConnectionPtr& connection) {
+                                   service->arrivals_.add(connection);
                                  }));
     service->endpoint_ = service->listener_->endpoint();
   }
