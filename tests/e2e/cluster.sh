@@ -61,6 +61,18 @@ start_broker() {
   export WEFT_BROKER=$BROKER WEFT_TOKEN
 }
 
+# A broker with its HTTP door, on the same one when it is started again. Sets `url` (host:port).
+start_broker_with_door() {
+  local line
+  start_broker --http "${url:-127.0.0.1:0}" "$@"
+  url=
+  while [ -z "$url" ] && read -r -t $((60 * slower)) line <&"$broker_out"; do
+    [[ $line != "served models: http://"* ]] || url=${line#served models: http://}
+  done
+  url=${url%/v1}
+  [ -n "$url" ] || fail "the broker does not say where models are served"
+}
+
 start_peer() {
   local name=$1; shift
   "$weft" join "$BROKER" --token "$PEER_TOKEN" --name "$name" --data-dir "$work/peer-$name" "$@" \

@@ -11,17 +11,6 @@ cp -r examples/gpt "$work/gpt"
 made_text 60000 >"$work/gpt/corpus.txt"
 prompt='Once upon' texts=4 length=60
 
-# Sets `url`, the door's.
-start_broker_with_door() {
-  local line
-  start_broker --http "${url:-127.0.0.1:0}" --lease 3s
-  url=
-  while [ -z "$url" ] && read -r -t $((60 * slower)) line <&"$broker_out"; do
-    [[ $line != "served models: http://"* ]] || url=${line#served models: http://}
-  done
-  url=${url%/v1}
-  [ -n "$url" ] || fail "the broker does not say where models are served"
-}
 peer() { start_peer "$1" --device cpu:1 --memory 1GiB --listen 127.0.0.1:0 "${@:2}"; }
 generate() { "$weft" generate "$@" --prompt "$prompt" --length "$length"; }
 # As a client that tries again while the door has no peers; the text must be the same however often.
@@ -51,7 +40,7 @@ placement: {stages: 3}
 YAML
 for ((seed = 1; seed <= texts; ++seed)); do generate "$work/gpt/model.onnx" --threads 1 --seed "$seed" >"$work/file.$seed"; done
 
-start_broker_with_door
+start_broker_with_door --lease 3s
 for name in a b c; do peer "$name"; done
 peer alone --jobs 1
 "$weft" submit "$work/gpt/served.yaml" >"$work/serve.log" 2>&1 --set "placement={stages: 3, exclude: [alone]}" --detach || fail "serving: $(tail -n 3 "$work/serve.log")"
@@ -86,7 +75,7 @@ wait_in_log_of() {  # wait_in_log_of JOB TEXT
   [ -n "$found" ] || fail "job $1 does not say: $2"
 }
 end_process KILL "$broker_pid"
-start_broker_with_door
+start_broker_with_door --lease 3s
 for job in "$job_number" "$served"; do wait_in_log_of "$job" 'all 3 stages came back'; done
 echo "ok: every stage of both was resumed"
 texts_as_alone "the broker was killed"

@@ -15,18 +15,14 @@ serve: {name: gpt}
 placement: {stages: 3}
 YAML
 
-# The broker says where its door is behind the lines that start_broker reads.
-start_broker --http 127.0.0.1:0
-while read -r -t $((60 * slower)) line <&"$broker_out"; do
-  case $line in *http://*) url=$(grep -o 'http://[^ ]*' <<<"$line"); break ;; esac
-done
+start_broker_with_door
 next_name=1
 add_peer() { start_peer "p$next_name" --device cpu:1 --listen 127.0.0.1:0; next_name=$((next_name + 1)); }
 for _ in 1 2 3 4; do add_peer; done
 submit_job "$work/job.yaml"
 wait_for_event '"state":"running"'
 wait_for_event '"event":"status"'
-generate() { "$weft" generate --url "$url" --prompt 'Once upon' --length 110 --seed "$1"; }
+generate() { "$weft" generate --url "http://$url/v1" --prompt 'Once upon' --length 110 --seed "$1"; }
 stage_peers() { grep -o '"stages":.*' <<<"$1" | grep -o '"name":"[^"]*"' | cut -d'"' -f4; }
 mapfile -t stages < <(stage_peers "$LINE")
 [ "${#stages[@]}" = 3 ] || fail "the stages are not told: $LINE"

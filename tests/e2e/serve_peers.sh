@@ -19,17 +19,6 @@ made_text 60000 >"$work/gpt/corpus.txt"
 peers=(a b c d e)
 prompt='Once upon' texts=8 length=110  # 128 positions, the prompt's among them
 
-# Sets `url`, the door's.
-start_broker_with_door() {
-  local line
-  start_broker --http "${url:-127.0.0.1:0}" --lease 3s
-  url=
-  while [ -z "$url" ] && read -r -t $((60 * slower)) line <&"$broker_out"; do
-    [[ $line != "served models: http://"* ]] || url=${line#served models: http://}
-  done
-  url=${url%/v1}
-  [ -n "$url" ] || fail "the broker does not say where models are served"
-}
 # Links of 8 ms round trip: a text takes more than a second, so that all are under way when somebody is killed.
 {
   echo 'devices:'
@@ -45,7 +34,7 @@ expect() {  # expect WHAT PATTERN TEXT
   echo "ok: $1"
 }
 
-start_broker_with_door
+start_broker_with_door --lease 3s
 for name in "${peers[@]}"; do peer "$name"; done
 # The peers that train it serve it, and no weight is sent again.
 "$weft" submit "$work/gpt/job.yaml" --set steps=8 --set evaluate_every=null --set placement.stages=3 \
@@ -103,7 +92,7 @@ done
 for ((kill = 0; kill < broker_kills; ++kill)); do
   ask_all
   end_process KILL "$broker_pid"
-  start_broker_with_door
+  start_broker_with_door --lease 3s
   take_all "the broker was killed"
 done
 expect "streams were kept" "weft_serve_requests_kept" "$(curl -s "http://$url/metrics")"
