@@ -1,10 +1,13 @@
 #include "cli/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <stdexcept>
+#include <string_view>
 
 #include "cli/exit_codes.h"
+#include "cli/suggestions.h"
 
 namespace weft::cli {
 
@@ -82,6 +85,12 @@ Option CommandLine::flag(const std::string& name, bool& value, const std::string
   return Option(app_->add_flag(name, value, what));
 }
 
+Option CommandLine::format(std::string& value) const {
+  return option("--format", value, "text, or json: one event a line")
+      .one_of({"text", "json"})
+      .shows_default();
+}
+
 void CommandLine::hide() const { app_->group(""); }
 void CommandLine::needs_subcommand() const { app_->require_subcommand(1); }
 void CommandLine::runs(Command& chosen, Command command) const {
@@ -146,30 +155,87 @@ CommandLine Program::line() { return CommandLine(app_.get()); }
 
 namespace {
 
-// What stands where a subcommand has to; empty: nothing.
-std::string misnamed_subcommand(const CLI::App& program) {
+const CLI::App& innermost(const CLI::App& program) {
   const CLI::App* app = &program;
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
-  const std::vector<std::string> others = app->remaining();
-  return app->get_require_subcommand_min() == 0 || others.empty() ? "" : others.front();
+  return *app;
+}
+
+std::vector<std::string> shown_subcommands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub :
+       app.get_subcommands([](const CLI::App* any) { return !any->get_group().empty(); }))
+    names.push_back(sub->get_name());
+  return names;
+}
+std::vector<std::string> long_options(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// The command as it is typed: "weft token create".
+std::string typed(const CLI::App& app) {
+  return app.get_parent() == nullptr ? "weft" : typed(*app.get_parent()) + " " + app.get_name();
+}
+
+// What is wrong with a word that the library does not know, and what may have been meant; nothing where the
+// library says it as well.
+std::optional<std::string> about_stranger(const CLI::App& app) {
+  const std::vector<std::string> others = app.remaining();
+  if (others.empty()) return std::nullopt;
+  const std::string word = others.front().substr(0, 128);
+  if (word.starts_with('-')) {
+    const std::vector<std::string> near = nearest(word.substr(0, word.find('=')), long_options(app));
+    return fmt::format("{} has no option '{}'; {}", typed(app), word,
+                       near.empty() ? typed(app) + " --help lists those that it has"
+                                    : fmt::format("did you mean {}?", fmt::join(near, " or ")));
+  }
+  const std::vector<std::string> commands = shown_subcommands(app);
+  if (commands.empty())
+    return fmt::format("{} takes no '{}': {} --help shows what it takes", typed(app), word, typed(app));
+  std::string advice = app.get_parent() == nullptr ? advice_on_command(word, commands) : "";
+  if (advice.empty()) advice = fmt::format("there are {}", fmt::join(commands, ", "));
+  return fmt::format("there is no command '{}' of {}; {}", word, typed(app), advice);
+}
+
+bool asks_for_json(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--format=json") return true;
+    if (word == "--format" && i + 1 < argc && std::string_view(argv[i + 1]) == "json") return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 std::optional<int> Program::parse(int argc, char** argv) {
+  const auto refuse = [&](const std::string& message) {
+    return end_with(fail(ErrorCode::InvalidArgument, message), asks_for_json(argc, argv));
+  };
   try {
     app_->parse(argc, argv);
-  } catch (const CLI::RequiredError& error) {
-    // The library only says that there has to be one.
-    const std::string name = misnamed_subcommand(*app_);
-    if (name.empty()) return app_->exit(error) == 0 ? kExitOk : kExitUsage;
-    std::fprintf(stderr, "weft: error: there is no %s '%s'; --help lists those that there are\n",
-                 name.starts_with('-') ? "option" : "command", name.substr(0, 128).c_str());
-    return kExitUsage;
+  } catch (const CLI::Success& help) {
+    return app_->exit(help) == 0 ? kExitOk : kExitUsage;
   } catch (const CLI::ParseError& error) {
-    return app_->exit(error) == 0 ? kExitOk : kExitUsage;
+    const CLI::App& app = innermost(*app_);
+    const bool is_known = dynamic_cast<const CLI::RequiredError*>(&error) == nullptr &&
+                          dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr;
+    if (app.get_require_subcommand_min() > 0 && app.remaining().empty())
+      return refuse(fmt::format("{} is several commands; say which: {}", typed(app),
+                                fmt::join(shown_subcommands(app), ", ")));
+    if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
+      return refuse(fmt::format("{} ({} --help shows what is meant)", error.what(), typed(app)));
+    const auto stranger = is_known ? std::nullopt : about_stranger(app);
+    return refuse(stranger ? *stranger : fmt::format("{}; {} --help shows more", error.what(), typed(app)));
   }
   return std::nullopt;
+}
+bool Program::says_json() const {
+  const CLI::Option* format = innermost(*app_).get_option_no_throw("--format");
+  return format != nullptr && format->count() > 0 && format->results().back() == "json";
 }
 void Program::parse(const std::vector<std::string>& arguments) {
   try {

@@ -64,6 +64,9 @@ class CommandLine {
   Option option(const std::string& name, double& value, const std::string& what = {}) const;
   Option flag(const std::string& name, bool& value, const std::string& what = {}) const;
 
+  // --format text|json. Of a command that was given it, Program::says_json() tells.
+  Option format(std::string& value) const;
+
   void hide() const;              // `--help` does not list it
   void needs_subcommand() const;  // exactly one
   // `--help` lists these subcommands under a heading of their own. REQUIRES: they were added.
@@ -87,6 +90,8 @@ class Program {
   CommandLine line();
   // Nothing: go on with what was chosen. Else the exit code to leave with; help and errors are printed.
   std::optional<int> parse(int argc, char** argv);
+  // The command that was chosen got --format json.
+  bool says_json() const;
   // Throws std::invalid_argument: for tests.
   void parse(const std::vector<std::string>& arguments);
 

@@ -65,12 +65,8 @@ inline int exit_code(ErrorCode code) {
   return kExitFailed;
 }
 
-// What a command ends with, and in words on standard error why.
-inline int end_with(const Result<int>& result) {
-  if (result) return *result;
-  std::fprintf(stderr, "weft: error: %s (%s)\n", result.error().message.c_str(),
-               std::string(to_string(result.error().code)).c_str());
-  return exit_code(result.error().code);
-}
+// What a command ends with, and in words on standard error why; `says_json`: as an event on standard output,
+// too.
+int end_with(const Result<int>& result, bool says_json = false);
 
 }  // namespace weft::cli

@@ -64,7 +64,8 @@ class Follower {
       followed_.diverged = event.diverged;
     }
     if (!event.metrics.empty()) followed_.metrics = event.metrics;
-    if (const auto shown = to_run_event(event)) report_.show(*shown);
+    followed_.unix_ms = event.unix_ms;
+    if (const auto shown = to_run_event(event)) report_.show_at(*shown, event.unix_ms);
   }
 
   BrokerAccess& access_;
@@ -108,6 +109,7 @@ int end_of(proto::JobNumber job, const Followed& followed) {
 
 Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& client, proto::JobNumber job,
                             const FollowOptions& options, Report& report) {
+  report.about(job);
   Follower follower(access, job, options, report);
   for (;;) {
     if (!client || client->lost()) {

@@ -25,6 +25,7 @@ struct Followed {
   std::map<std::string, double> metrics;  // of the last evaluation
   bool diverged = false;                  // it failed because its numbers were not finite
   double seconds = 0;                     // from the first event to the last, by the broker's clock
+  int64_t unix_ms = 0;                    // of the last
 };
 
 // Shows the job's events until its end (or until now). `client` is used while it lasts and replaced when it

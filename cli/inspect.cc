@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/coverage_report.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/report.h"
 #include "dag/onnx/inspect.h"
 #include "dag/onnx/model.h"
@@ -140,7 +141,7 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
   json["warnings"] = info.warnings;
   json["notes"] = info.notes;
   json["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
-  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_event(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Status check_outputs(const onnx::OnnxModel& model, const std::vector<std::string>& names) {
@@ -218,7 +219,7 @@ void add_inspect(CommandLine program, Command& chosen) {
   command.flag("--all", options->all, "list every tensor");
   command.flag("--values", options->values,
                "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
-  command.option("--format", options->format, "text or json").one_of({"text", "json"}).shows_default();
+  command.format(options->format);
   command.runs(chosen, [options] { return run_inspect(*options); });
 }
 

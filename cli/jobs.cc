@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/json_event.h"
 #include "cli/link_table.h"
 #include "cli/live_line.h"
 #include "cli/quantities.h"
@@ -54,7 +55,7 @@ Result<int> run_jobs(const JobOptions& options) {
     fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS", "NAME", "");
   for (const proto::JobStatus& job : list.jobs) {
     if (options.json())
-      fmt::print("{}\n", json_status(job));
+      print_event(json_status(job), job.job);
     else
       fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", job.job, to_string(job.state),
                  progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "",
@@ -69,7 +70,7 @@ Result<int> run_status(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY(const auto job, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
   if (options.json()) {
-    fmt::print("{}\n", json_status(job));
+    print_event(json_status(job), job.job);
     return kExitOk;
   }
   fmt::print("job {} ({}): {}{}\n", job.job, printable(job.name), to_string(job.state),
@@ -89,8 +90,8 @@ Result<int> run_status(const JobOptions& options) {
 
 Result<int> run_logs(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
-  const auto report =
-      options.json() ? make_json_report(stdout) : make_text_report(stdout, {.verbose = options.verbose});
+  const auto report = options.json() ? make_json_report(stdout)
+                                     : make_text_report(stdout, {.verbose = options.verbose, .times = true});
   // How many steps there are, for the time that is left.
   WEFT_TRY(const auto status, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
   if (!options.json()) report->show(StatusEvent{status});
@@ -104,20 +105,21 @@ Result<int> run_logs(const JobOptions& options) {
   if (!followed && followed.error().code == ErrorCode::Cancelled) return kExitStopped;
   if (!followed) return fail(followed.error());
   if (has_ended(followed->state))
-    report->show(EndEvent{options.job,
-                          std::string(to_string(followed->state)),
-                          followed->reason,
-                          followed->step,
-                          followed->seconds,
-                          {},
-                          {},
-                          followed->metrics});
+    report->show_at(EndEvent{options.job,
+                             std::string(to_string(followed->state)),
+                             followed->reason,
+                             followed->step,
+                             followed->seconds,
+                             {},
+                             {},
+                             followed->metrics},
+                    followed->unix_ms);
   return options.follow && has_ended(followed->state) ? end_of(options.job, *followed) : kExitOk;
 }
 
 Result<int> say_ended(const JobOptions& options, const proto::JobStatus& job, const char* when) {
   if (options.json())
-    fmt::print("{}\n", json_status(job));
+    print_event(json_status(job), job.job);
   else
     fmt::print("job {} {}: it is {}{}\n", job.job, when, to_string(job.state),
                job.reason.empty() ? "" : ": " + printable(job.reason));
@@ -133,7 +135,7 @@ Result<int> run_stop(const JobOptions& options) {
   WEFT_TRY(const proto::JobStatus after, look());
   if (has_ended(after.state)) return say_ended(options, after, "has ended");  // it did not run
   if (options.json())
-    fmt::print("{{\"event\":\"stopping\",\"job\":{}}}\n", options.job);
+    print_event(R"({"event":"stopping"})", options.job);
   else
     fmt::print(
         "job {0} stops after a checkpoint: `weft status {0}` shows when; `weft fetch {0} -o FILE` gets what "
@@ -146,7 +148,7 @@ Result<int> run_resume(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::ResumeJob{options.job}));
   if (options.json())
-    fmt::print("{{\"event\":\"resumed\",\"job\":{}}}\n", options.job);
+    print_event(R"({"event":"resumed"})", options.job);
   else
     fmt::print("job {0} goes on from its last checkpoint: `weft logs {0} --follow` shows how\n", options.job);
   return kExitOk;
@@ -156,8 +158,8 @@ Result<int> ban(const JobOptions& options, bool lift) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::BanPeer{options.peer, lift}));
   if (options.json())
-    fmt::print("{}\n",
-               nlohmann::json{{"event", lift ? "unbanned" : "banned"}, {"peer", options.peer}}.dump());
+    print_event(fmt::format(R"({{"event":"{}","peer":{}}})", lift ? "unbanned" : "banned",
+                            json_string(options.peer)));
   else
     fmt::print("peer {} {}\n", printable(options.peer),
                lift ? "may come again" : "is gone, and its key gets in no more");
@@ -185,7 +187,9 @@ Result<int> run_fetch(const JobOptions& options) {
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
   }
-  (options.json() ? make_json_report(stdout) : make_text_report(stdout, {}))->show(end);
+  const auto report = options.json() ? make_json_report(stdout) : make_text_report(stdout, {});
+  report->about(options.job);
+  report->show(end);
   return kExitOk;
 }
 
@@ -194,8 +198,10 @@ Result<int> list_links(const JobOptions& options, BrokerCall& session) {
     return fail(ErrorCode::Unsupported, "the broker (weft " + session.client->broker().software +
                                             ") does not measure links: install this version there");
   WEFT_TRY(const auto list, session.client->ask<proto::LinkList>(proto::ListLinks{}));
-  for (const std::string& line : options.json() ? link_events(list) : link_table(list))
-    fmt::print("{}\n", line);
+  if (options.json())
+    for (const std::string& line : link_events(list)) print_event(line);
+  else
+    for (const std::string& line : link_table(list)) fmt::print("{}\n", line);
   return kExitOk;
 }
 
@@ -222,7 +228,7 @@ Result<int> run_peers(const JobOptions& options) {
           {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
           {"reachable", peer.reachable},
           {"seconds_since_heard", peer.seconds_since_heard}};
-      fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      print_event(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       continue;
     }
     fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", printable(peer.name),
@@ -250,8 +256,8 @@ Result<int> run_login(const JobOptions& options) {
   const std::string software = session->client->broker().software;
   WEFT_TRY(const fs::path path, save_login(folder, login));
   if (options.json())
-    fmt::print("{{\"event\":\"login\",\"broker\":{},\"software\":{}}}\n", json_string(login.broker),
-               json_string(software));
+    print_event(fmt::format(R"({{"event":"login","broker":{},"software":{}}})", json_string(login.broker),
+                            json_string(software)));
   else
     fmt::print("{} (weft {}) knows this machine now; kept in {}\n", login.broker, software, path.string());
   return kExitOk;
@@ -263,9 +269,7 @@ void add_job_commands(CommandLine program, Command& chosen) {
   auto options = std::make_shared<JobOptions>();
   const auto add = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
     CommandLine command = program.subcommand(name, what);
-    command.option("--format", options->format, "text, or json: one event a line")
-        .one_of({"text", "json"})
-        .shows_default();
+    command.format(options->format);
     command.runs(chosen, [options, run] { return run(*options); });
     return command;
   };

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/report.h"
 #include "cli/results.h"
 #include "cli/signals.h"
@@ -63,7 +64,8 @@ Result<int> run_local(const LocalOptions& options) {
                                       std::fprintf(stderr, "warning: %s\n", warning.c_str());
                                     }}));
     if (options.format == "json")
-      std::printf("{\"event\":\"result\",\"output\":%s}\n", json_string(job.output.string()).c_str());
+      print_event(R"({"event":"result","status":"completed","output":)" + json_string(job.output.string()) +
+                  "}");
     else
       std::printf("wrote %s\n", job.output.c_str());
     return kExitOk;
@@ -95,9 +97,7 @@ void add_local(CommandLine program, Command& chosen) {
   command.option("job", options->job, "the job file (YAML)").required();
   command.option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
       .one_value_each();
-  command.option("--format", options->format, "text, or json: one event a line")
-      .one_of({"text", "json"})
-      .shows_default();
+  command.format(options->format);
   command.option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
   command.flag("--other-data", options->other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");

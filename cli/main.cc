@@ -24,8 +24,23 @@ void group(const weft::cli::CommandLine& line) {
   line.group("Working on weft", {"gradcheck", "conformance", "ops"});
 }
 
+// Who types the name alone wants to know what there is: the three ways in, before a list of all.
+int introduce() {
+  std::fputs(
+      "weft trains and serves one neural network, given as an ONNX file, on many people's machines.\n\n"
+      "  weft local JOB          train a job on this machine alone\n"
+      "  weft submit JOB         train it on the machines of a broker; `weft login` first\n"
+      "  weft join HOST:PORT     offer this machine to a broker\n"
+      "  weft broker             run the service at which jobs and machines meet\n"
+      "  weft chat               talk with a model that is served\n\n"
+      "weft --help lists every command; weft COMMAND --help shows what one takes.\n",
+      stderr);
+  return weft::cli::kExitUsage;
+}
+
 int run(int argc, char** argv) {
   using namespace weft::cli;
+  if (argc <= 1) return introduce();
   Program program("weft trains one neural network, given as an ONNX file, on real data",
                   std::string("weft " WEFT_VERSION " (") + kCommit + ")");
   const CommandLine line = program.line();
@@ -54,7 +69,7 @@ int run(int argc, char** argv) {
   add_reference(line, chosen);
   group(line);
   if (const auto exit = program.parse(argc, argv)) return *exit;
-  return end_with(chosen());
+  return end_with(chosen(), program.says_json());
 }
 
 // Whoever starts a process with a closed standard output would have the next file that is opened take its

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/peer_control.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
@@ -47,9 +48,9 @@ Result<int> run_pause(const PauseOptions& options) {
     all = all && answer.said;
     const std::string& said = answer.said ? *answer.said : answer.said.error().message;
     if (options.format == "json")
-      fmt::print("{{\"event\":\"peer\",\"name\":{},\"process\":{},\"reached\":{},\"says\":{}}}\n",
-                 json_string(answer.name), json_string(answer.process), answer.said.has_value(),
-                 json_string(said));
+      print_event(fmt::format(R"({{"event":"peer","name":{},"process":{},"reached":{},"says":{}}})",
+                              json_string(answer.name), json_string(answer.process), answer.said.has_value(),
+                              json_string(said)));
     else
       fmt::print("{}: {}\n", shown_name(answer, answers), said);
   }
@@ -65,9 +66,7 @@ void add_pause(CommandLine program, Command& chosen) {
   command.option("length", options->length, "for how long, as 2h; default: until --off");
   command.flag("--off", options->off, "they go on, within their hours");
   command.flag("--status", options->status, "only say what they do");
-  command.option("--format", options->format, "text, or json: one event a line")
-      .one_of({"text", "json"})
-      .shows_default();
+  command.format(options->format);
   command.runs(chosen, [options] { return run_pause(*options); });
 }
 

@@ -5,6 +5,7 @@
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/plan_html.h"
 #include "cli/plan_placement.h"
 #include "cli/plan_report.h"
@@ -52,6 +53,8 @@ Status check_html(const std::string& path) {
   return {};
 }
 
+void put(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
 Status write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << text;
@@ -91,8 +94,7 @@ Result<int> run_serving(const PlanOptions& options, const configs::Job& job) {
                           "--compare, --strategy and --html speak of steps, and this job serves"));
   WEFT_TRY(PlanCluster cluster, open_cluster(options));
   WEFT_TRY(const ServingShown shown, plan_serving_job(job, std::move(cluster), /*complete=*/!options.live));
-  std::fputs((options.json() ? json_serving(shown) + "\n" : text_serving(shown, options.verbose)).c_str(),
-             stdout);
+  options.json() ? print_event(json_serving(shown)) : put(text_serving(shown, options.verbose));
   return kExitOk;
 }
 
@@ -111,17 +113,14 @@ Result<int> run_plan(const PlanOptions& options) {
     WEFT_TRY(comparison, compare_strategies(job, cluster.view));
     for (const StrategyOutcome& row : comparison->strategies)
       if (row.plan && (!plan || row.name == request.strategy)) plan = row.plan;
-    std::fputs((options.json() ? json_comparison(job, cluster, *comparison) + "\n"
-                               : text_comparison(job, cluster, *comparison))
-                   .c_str(),
-               stdout);
+    options.json() ? print_event(json_comparison(job, cluster, *comparison))
+                   : put(text_comparison(job, cluster, *comparison));
   } else {
     WEFT_TRY(plan, plan::make_plan(request));
   }
   const PlanShown shown{&job, &cluster, &*plan, stage_facts(job.graph, *plan)};
   if (!options.compare)
-    std::fputs((options.json() ? json_plan(shown) + "\n" : text_plan(shown, options.verbose)).c_str(),
-               stdout);
+    options.json() ? print_event(json_plan(shown)) : put(text_plan(shown, options.verbose));
   if (options.html.empty()) return kExitOk;
   WEFT_TRY_STATUS(write_file(options.html, html_report(shown, comparison ? &*comparison : nullptr)));
   if (!options.json()) std::printf("report: %s\n", options.html.c_str());
@@ -148,9 +147,7 @@ void add_plan(CommandLine program, Command& chosen) {
       .option("--add", options->additions,
               "one more device of the catalogue: TYPE@REGION (may be given again)")
       .one_value_each();
-  command.option("--format", options->format, "text, or json: one line")
-      .one_of({"text", "json"})
-      .shows_default();
+  command.format(options->format);
   command.option("--html", options->html, "write a report for a browser to this file");
   command.flag("--verbose", options->verbose, "show all that is known of the plan");
   options->broker.add_to(command);

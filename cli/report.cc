@@ -51,8 +51,8 @@ std::string json_comparison(const proto::LinkComparison& c) {
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","job":{},"name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{},"comparison":{}}})",
-      s.job, json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
+      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{},"comparison":{}}})",
+      json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
       s.recovery_step, s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string),
       json_list(s.stages, json_stage), json_comparison(s.comparison));
@@ -105,31 +105,28 @@ struct JsonLine {
         e.inference.empty() ? "null" : json_string(e.inference.string()),
         e.checkpoint.empty() ? "null" : json_string(e.checkpoint.string()), json_metrics(e.metrics));
   }
-  std::string operator()(const SubmittedEvent& e) const {
-    return fmt::format(R"({{"event":"submitted","job":{}}})", e.job);
-  }
+  std::string operator()(const SubmittedEvent&) const { return R"({"event":"submitted"})"; }
   std::string operator()(const StateEvent& e) const {
-    return fmt::format(R"({{"event":"state","job":{},"state":{},"reason":{},"step":{}}})", e.job,
-                       json_string(e.state), json_string(e.reason), e.step);
+    return fmt::format(R"({{"event":"state","state":{},"reason":{},"step":{}}})", json_string(e.state),
+                       json_string(e.reason), e.step);
   }
   std::string operator()(const PlanEvent& e) const {
     std::string stages;
     for (size_t s = 0; s < e.peers.size(); ++s)
       stages += fmt::format(R"({}{{"stage":{},"device":{}}})", s > 0 ? "," : "", s, json_string(e.peers[s]));
     return fmt::format(
-        R"({{"event":"plan","job":{},"stages":[{}],"predicted_step_seconds":{},"predicted_samples_per_second":{},"lines":{}}})",
-        e.job, stages, json_number(e.step_seconds), json_number(e.samples_per_second),
+        R"({{"event":"plan","stages":[{}],"predicted_step_seconds":{},"predicted_samples_per_second":{},"lines":{}}})",
+        stages, json_number(e.step_seconds), json_number(e.samples_per_second),
         json_list(e.lines, json_string));
   }
   std::string operator()(const NoticeEvent& e) const {
-    return fmt::format(R"({{"event":"notice","job":{},"step":{},"text":{}}})", e.job, e.step,
-                       json_string(e.text));
+    return fmt::format(R"({{"event":"notice","step":{},"text":{}}})", e.step, json_string(e.text));
   }
   std::string operator()(const StatusEvent& e) const { return json_status(e.status); }
   std::string operator()(const EndEvent& e) const {
     return fmt::format(
-        R"({{"event":"result","status":{},"job":{},"reason":{},"steps":{},"seconds":{},"output":{},"inference":{},"checkpoint":null,"metrics":{}}})",
-        json_string(e.state == "finished" ? "completed" : e.state), e.job, json_string(e.reason), e.step,
+        R"({{"event":"result","status":{},"reason":{},"steps":{},"seconds":{},"output":{},"inference":{},"checkpoint":null,"metrics":{}}})",
+        json_string(e.state == "finished" ? "completed" : e.state), json_string(e.reason), e.step,
         json_number(e.seconds), e.output.empty() ? "null" : json_string(e.output.string()),
         e.inference.empty() ? "null" : json_string(e.inference.string()), json_metrics(e.metrics));
   }
@@ -138,8 +135,8 @@ struct JsonLine {
 class JsonReport : public Report {
  public:
   explicit JsonReport(std::FILE* out) : out_(out) {}
-  void show(const RunEvent& event) override {
-    const std::string line = std::visit(JsonLine{}, event);
+  void show_at(const RunEvent& event, int64_t unix_ms) override {
+    const std::string line = stamped(std::visit(JsonLine{}, event), unix_ms, job_);
     std::fprintf(out_, "%s\n", line.c_str());
     std::fflush(out_);
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cli/json_event.h"
 #include "cli/run_events.h"
 
 namespace weft::cli {
@@ -23,9 +24,15 @@ namespace weft::cli {
 class Report {
  public:
   virtual ~Report() = default;
-  virtual void show(const RunEvent& event) = 0;
-  virtual void make_way() {}           // something else is about to write to the terminal
-  virtual bool is_unread() const = 0;  // what was shown could not be written: the reader is gone
+  // `unix_ms`: when it happened, by the clock of who tells it.
+  virtual void show_at(const RunEvent& event, int64_t unix_ms) = 0;
+  void show(const RunEvent& event) { show_at(event, unix_ms_now()); }
+  void about(proto::JobNumber job) { job_ = job; }  // what comes from now on is of this job of a broker
+  virtual void make_way() {}                        // something else is about to write to the terminal
+  virtual bool is_unread() const = 0;               // what was shown could not be written: the reader is gone
+
+ protected:
+  proto::JobNumber job_ = 0;  // 0: of no broker
 };
 
 std::unique_ptr<Report> make_json_report(std::FILE* out);
@@ -34,6 +41,7 @@ struct TextOptions {
   // Ends with the lines "test accuracy: 0.8934" (or "test loss: ...") and "demo seconds: N".
   bool summary = false;
   bool verbose = false;  // of a plan everything
+  bool times = false;    // each line that stays begins with when that happened
   std::function<Instant()> now = [] { return Instant(std::chrono::steady_clock::now().time_since_epoch()); };
 };
 std::unique_ptr<Report> make_text_report(std::FILE* out, TextOptions options);
@@ -46,7 +54,8 @@ std::vector<std::string> plan_lines(const std::vector<std::string>& explanation,
 std::string json_number(double value);
 std::string json_string(std::string_view text);
 std::string json_metrics(const std::map<std::string, double>& metrics);
-// A job's state as one JSON line: {"event":"status","job":1,...}. Its last loss is not a top-level `loss`.
+// A job's state as one JSON line, not yet stamped: {"event":"status","name":...}. Its last loss is not a
+// top-level `loss`.
 std::string json_status(const proto::JobStatus& status);
 
 }  // namespace weft::cli

@@ -7,6 +7,7 @@
 #include "cli/api_keys.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/quantities.h"
 #include "cli/say.h"
 #include "cli/signals.h"
@@ -75,15 +76,15 @@ void announce(const ServeOptions& options, const serve::LoadedModel& model, cons
   const std::string url =
       fmt::format("{}://{}/v1", options.certificate.empty() ? "http" : "https", to_string(endpoint));
   if (options.is_json()) {
-    const nlohmann::json event{{"event", "serving"},
-                               {"model", model.text.name},
-                               {"url", url},
-                               {"context", decoder.context()},
-                               {"vocabulary", decoder.vocabulary()},
-                               {"caches", model.why_windows.empty()},
-                               {"bytes_a_sequence", decoder.bytes_of(decoder.context()).value},
-                               {"system_fingerprint", model.text.fingerprint}};
-    say(stdout, "{}\n", event.dump());
+    const nlohmann::ordered_json event{{"event", "serving"},
+                                       {"model", model.text.name},
+                                       {"url", url},
+                                       {"context", decoder.context()},
+                                       {"vocabulary", decoder.vocabulary()},
+                                       {"caches", model.why_windows.empty()},
+                                       {"bytes_a_sequence", decoder.bytes_of(decoder.context()).value},
+                                       {"system_fingerprint", model.text.fingerprint}};
+    say(stdout, "{}\n", stamped(event.dump(), unix_ms_now()));
   } else {
     say(stdout, "serving '{}' at {}  ({} positions, {} tokens, {})\n", model.text.name, url,
         decoder.context(), decoder.vocabulary(),
@@ -161,7 +162,7 @@ void add_serve(CommandLine program, Command& chosen) {
       .shows_default();
   command.flag("--skip-check", options->skips_check,
                "do not compare the caches with the whole window at the start");
-  command.option("--format", options->format, "text or json").one_of({"text", "json"}).shows_default();
+  command.format(options->format);
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_serve(*options); });
 }

@@ -144,6 +144,7 @@ class Submit {
               format_bytes(static_cast<int64_t>(proto::kMessageSizeMax))));
     WEFT_TRY(const auto accepted, submit(submission));
     job_ = accepted.job;
+    report_->about(job_);
     started_ = std::chrono::steady_clock::now();
     if (options_.detach) return detached(start);
     report_->show(SubmittedEvent{job_});
@@ -191,7 +192,7 @@ class Submit {
 
   int detached(const train::StartEvent& start) const {
     if (options_.format == "json") {
-      say(stdout, "{{\"event\":\"submitted\",\"job\":{}}}\n", job_);
+      report_->show(SubmittedEvent{job_});
     } else {
       warn(start);
       say(stdout, "{}\n", job_);
@@ -294,9 +295,7 @@ void add_submit(CommandLine program, Command& chosen) {
   command.option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
       .one_value_each();
   command.flag("--detach", options->detach, "print the job's number and return");
-  command.option("--format", options->format, "text, or json: one event a line")
-      .one_of({"text", "json"})
-      .shows_default();
+  command.format(options->format);
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");
   command.flag("--verbose", options->verbose, "show all that is known of the plan");
   options->broker.add_to(command);

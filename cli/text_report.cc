@@ -40,14 +40,17 @@ class TextReport : public Report {
  public:
   TextReport(std::FILE* out, TextOptions options) : live_(out), options_(std::move(options)) {}
 
-  void show(const RunEvent& event) override {
+  void show_at(const RunEvent& event, int64_t unix_ms) override {
+    unix_ms_ = unix_ms;
     std::visit([this](const auto& e) { on(e); }, event);
   }
   void make_way() override { end_live(); }
   bool is_unread() const override { return live_.is_unread(); }
 
  private:
-  void line(const std::string& text) { live_.write_line(text); }
+  void line(const std::string& text) {
+    live_.write_line(options_.times ? local_time(unix_ms_) + "  " + text : text);
+  }
 
   void on(const train::Event& event) {
     std::visit([this](const auto& e) { on(e); }, event);
@@ -176,6 +179,7 @@ class TextReport : public Report {
 
   LiveLine live_;
   TextOptions options_;
+  int64_t unix_ms_ = 0;           // of what is being shown
   bool open_ = false;             // there is a live line
   std::optional<Instant> drawn_;  // when last
   StageWatch watch_;

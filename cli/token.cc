@@ -9,6 +9,7 @@
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
 
@@ -44,7 +45,8 @@ Result<int> create(const TokenOptions& options) {
   WEFT_TRY(const fs::path folder, broker_folder(options));
   WEFT_TRY(const broker::MadeToken made, broker::create_token(folder, token));
   if (options.json()) {
-    fmt::print("{{\"event\":\"token\",\"id\":\"{:016x}\",\"token\":{}}}\n", made.id, json_string(made.text));
+    print_event(
+        fmt::format(R"({{"event":"token","id":"{:016x}","token":{}}})", made.id, json_string(made.text)));
     return kExitOk;
   }
   fmt::print("{}\n", made.text);  // alone: for $(...) and > FILE
@@ -74,8 +76,8 @@ Result<int> join_line(const TokenOptions& options) {
   }
   WEFT_TRY(const broker::MadeToken token, broker::lasting_peer_token(folder));
   if (options.json())
-    fmt::print("{{\"event\":\"join_line\",\"broker\":{},\"id\":\"{:016x}\",\"token\":{}}}\n",
-               json_string(address), token.id, json_string(token.text));
+    print_event(fmt::format(R"({{"event":"join_line","broker":{},"id":"{:016x}","token":{}}})",
+                            json_string(address), token.id, json_string(token.text)));
   else
     fmt::print("weft join {} --token {}\n", address, token.text);
   return kExitOk;
@@ -99,13 +101,12 @@ Result<int> list(const TokenOptions& options) {
   for (const broker::TokenLine& token : tokens) {
     const std::string role(security::to_string(token.role));
     if (json)
-      fmt::print(
-          R"({{"event":"token","id":"{:016x}","role":"{}","state":"{}","uses":{},"uses_max":{},"created_unix_ms":{},"expires_unix_ms":{},"label":{}}})"
-          "\n",
+      print_event(fmt::format(
+          R"({{"event":"token","id":"{:016x}","role":"{}","state":"{}","uses":{},"uses_max":{},"created_unix_ms":{},"expires_unix_ms":{},"label":{}}})",
           token.id, role, state_of(token), token.uses,
           token.uses_max ? fmt::format("{}", *token.uses_max) : "null", token.created_unix_ms,
           token.expires_unix_ms ? fmt::format("{}", *token.expires_unix_ms) : "null",
-          json_string(token.label));
+          json_string(token.label)));
     else
       fmt::print("{:016x}  {:9}  {:7}  {:>9}  {:23}  {:23}  {}\n", token.id, role, state_of(token),
                  token.uses_max ? fmt::format("{} of {}", token.uses, *token.uses_max)
@@ -128,7 +129,7 @@ Result<int> revoke(const TokenOptions& options) {
   WEFT_TRY(const fs::path folder, broker_folder(options));
   WEFT_TRY_STATUS(broker::revoke_token(folder, id));
   if (options.format == "json")
-    fmt::print("{{\"event\":\"revoked\",\"id\":\"{:016x}\"}}\n", id);
+    print_event(fmt::format(R"({{"event":"revoked","id":"{:016x}"}})", id));
   else
     fmt::print("revoked {:016x}: nobody new gets in with it; who was admitted by it stays admitted\n", id);
   return kExitOk;
@@ -144,7 +145,7 @@ void add_token(CommandLine program, Command& chosen) {
   const auto add = [&](const char* name, const char* what, Result<int> (*run)(const TokenOptions&)) {
     CommandLine sub = command.subcommand(name, what);
     sub.option("--data-dir", options->data_dir, "the broker's data; default ~/.local/share/weft/broker");
-    sub.option("--format", options->format, "text, or json").one_of({"text", "json"}).shows_default();
+    sub.format(options->format);
     sub.runs(chosen, [options, run] { return run(*options); });
     return sub;
   };

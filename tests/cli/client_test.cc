@@ -261,7 +261,7 @@ TEST_F(ClientTest, ABlobThatIsNotTakenIsTheError) {
 // Events by sequence; the report counts them.
 class CountingReport : public Report {
  public:
-  void show(const RunEvent& event) override {
+  void show_at(const RunEvent& event, int64_t) override {
     if (const auto* notice = std::get_if<NoticeEvent>(&event)) texts.push_back(notice->text);
     if (const auto* state = std::get_if<StateEvent>(&event)) texts.push_back(state->state);
   }

@@ -25,7 +25,8 @@ std::string printed(bool json, const std::vector<RunEvent>& events) {
   EXPECT_NE(file, nullptr);
   {
     const auto report = json ? make_json_report(file) : make_text_report(file, {});
-    for (const RunEvent& event : events) report->show(event);
+    report->about(7);
+    for (const RunEvent& event : events) report->show_at(event, 1'795'751'062'123);
   }
   std::rewind(file);
   std::string text;
@@ -86,6 +87,7 @@ TEST(RunEvents, EachKindHasItsLine) {
   EXPECT_EQ(json["event"], "state");
   EXPECT_EQ(json["state"], "waiting");
   EXPECT_EQ(json["reason"], event.text);
+  EXPECT_EQ(json["time"], "2026-11-27T03:44:22.123Z");
   EXPECT_EQ(json["job"], 7);
 
   event.kind = JobEventKind::Plan;

@@ -41,7 +41,7 @@ run_all() {  # run_all THREADS STAGES...
       same_file "$model in $stages stages: its inference twin" "$work/$model.local.inference.onnx" "$work/out.inference.onnx"
       # Losses, norms and metrics too: every number but times.
       for f in "$work/$model.local.json" "$work/out.json"; do
-        grep -E '"event": ?"(step|evaluation)"' "$f" | sed -E 's/,?"(seconds|samples_per_second)": ?[^,}]*//g' >"$f.numbers"
+        grep -E '"event": ?"(step|evaluation)"' "$f" | sed -E 's/,?"(seconds|samples_per_second|time|job)": ?("[^"]*"|[^,}]*)//g' >"$f.numbers"
       done
       same_file "$model in $stages stages: losses, norms and metrics" "$work/$model.local.json.numbers" "$work/out.json.numbers"
     done
