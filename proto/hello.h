@@ -19,7 +19,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 12;
+inline constexpr uint32_t kProtocolMinor = 13;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -42,6 +42,8 @@ inline constexpr uint32_t kProtocolMinorOfServing = 10;
 inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
 // From 12 on peers say how many stages they hold at once, which ones they still hold when they come back, and
 // what a resumed one takes. Others hold one.
+// From 13 on peers say why they leave and whether they come back, how a stage's tensors travel, and learn
+// whose job a stage is of.
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;

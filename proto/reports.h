@@ -27,7 +27,11 @@ struct Heartbeat {
   Bytes memory_free{};
   std::optional<StageWork> work{};
 };
-struct Drain {};  // give me no more work, and take mine away when you can
+// Give me no more work, and take mine away when you can.
+struct Drain {
+  std::string reason{};  // for people: "paused by its owner"
+  bool returns = false;  // it will be back
+};
 
 struct StageReady {
   JobNumber run = 0;
@@ -61,6 +65,7 @@ struct StageFailed {
   std::optional<Digest> damaged{};          // a blob that came with other bytes than its name says
 };
 
+enum class LinkWay : uint8_t { Unsaid = 0, Direct = 1, Relay = 2 };
 struct LinkUse {
   plan::Seat seat{};           // the other end
   uint64_t bytes_sent = 0;     // since the last report
@@ -76,6 +81,7 @@ struct LinkUse {
   uint64_t bytes_dense = 0, bytes_encoded = 0;
   uint32_t errors = 0;
   double error_sum = 0;
+  LinkWay way = LinkWay::Unsaid;  // by which tensors travel now
 };
 struct StepReport {
   JobNumber run = 0;

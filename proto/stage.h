@@ -98,6 +98,8 @@ struct AssignStage {
   double microbatch_seconds = 0;
   uint64_t skipped_steps = 0;           // of those up to `after_step`: without an update
   std::optional<ServeProgram> serve{};  // instead of `programs`
+  // For the people whose machine it is: what the job is called, and who gave it.
+  std::string job_name{}, submitter{};
 };
 // The initializers that no program of the assignment changes, by name; the names are the assignment's.
 std::set<std::string_view> fixed_initializers(const AssignStage& assign);

@@ -26,4 +26,18 @@ std::string_view to_string(JobState state) {
   return "unknown";
 }
 
+std::string_view to_string(Reach reach) {
+  switch (reach) {
+    case Reach::Relay:
+      return "relay";
+    case Reach::Untried:
+      return "untried";
+    case Reach::Direct:
+      return "direct";
+    case Reach::Closed:
+      return "closed";
+  }
+  return "unknown";
+}
+
 }  // namespace weft::proto

@@ -52,6 +52,8 @@ struct SubmitJob {
   // plans decides.
   std::vector<ModelTensor> tensors{};
   std::string serves{};  // the name of the model that it serves; likewise; empty: it does not
+  // Whose it is, for people: the label of the token that was shown, else the key. The broker fills it in.
+  std::string submitter{};
 };
 struct JobAccepted {
   JobNumber job = 0;
@@ -99,16 +101,28 @@ struct JobStatus {
   std::vector<std::string> plan{};  // the planner's explanation
   std::vector<StageStatus> stages{};
   LinkComparison comparison{};  // the last
+  std::string submitter{};      // as the submission has it
 };
+// How others come to a peer.
+enum class Reach : uint8_t {
+  Relay = 0,    // it has no address: through the broker
+  Untried = 1,  // it has one, which nobody has dialled yet
+  Direct = 2,   // somebody dialled it, and it answered
+  Closed = 3,   // it has one that does not answer: through the broker
+};
+std::string_view to_string(Reach reach);
 struct PeerStatus {
   PeerId peer{};
   std::string name{}, region{}, device{}, software{},
-      state{};  // state: pool, active, suspect, draining, gone, other version
+      state{};  // state: pool, active, suspect, draining, paused, left, gone, banned, left out, other version
   plan::Rates rates{};
   Bytes memory{};
   bool reachable = false;
   double seconds_since_heard = 0;
   std::string owner{};  // as it says; may be empty
+  Reach reach = Reach::Relay;
+  std::string reason{};           // why it is paused or leaves, as it says; may be empty
+  std::vector<JobNumber> jobs{};  // whose stages it has; for admins alone
 };
 
 enum class JobEventKind : uint8_t {
@@ -173,6 +187,9 @@ struct Done {};  // what was asked has been done
 struct ListPeers {};
 struct PeerList {
   std::vector<PeerStatus> peers{};
+  // Of the broker's own disk: what its blobs take, what is free there, how large it is. All 0: not known yet,
+  // or it is no admin who asks.
+  Bytes blob_bytes{}, disk_free{}, disk_size{};
 };
 // What the broker believes of the links between its peers.
 struct ListLinks {};
@@ -187,8 +204,9 @@ struct LinkFigure {  // one direction, the ends' lines aside
   double bytes_per_second = 0;
   Duration latency{};
   bool assumed = false;      // nobody has measured it
-  bool relayed = false;      // through the broker
+  bool relayed = false;      // through the broker, when it was seen last
   double seconds_since = 0;  // it was measured
+  bool in_use = false;       // a run's tensors go over it now, `relayed` or not
 };
 struct LinkList {
   std::vector<LinkEnd> ends{};

@@ -261,8 +261,16 @@ Status get(const wire::Heartbeat& from, Heartbeat& to) {
   return read.status();
 }
 
-void put(const Drain&, wire::Drain&) {}
-Status get(const wire::Drain&, Drain&) { return {}; }
+void put(const Drain& from, wire::Drain& to) {
+  to.set_reason(put_text(from.reason, kNameMax));
+  to.set_returns(from.returns);
+}
+Status get(const wire::Drain& from, Drain& to) {
+  Reader read("Drain");
+  read.name(from.reason(), to.reason, "reason");
+  to.returns = from.returns();
+  return read.status();
+}
 
 void put(const StageResumed& from, wire::StageResumed& to) {
   to.set_run(from.run);

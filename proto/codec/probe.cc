@@ -104,6 +104,7 @@ void put(const LinkFigure& from, wire::LinkFigure& to) {
   to.set_assumed(from.assumed);
   to.set_relayed(from.relayed);
   to.set_seconds_since(from.seconds_since);
+  to.set_in_use(from.in_use);
 }
 Status get(const wire::LinkFigure& from, LinkFigure& to) {
   Reader read("LinkFigure");
@@ -115,6 +116,7 @@ Status get(const wire::LinkFigure& from, LinkFigure& to) {
   to.assumed = from.assumed();
   to.relayed = from.relayed();
   read.not_negative(from.seconds_since(), to.seconds_since, "seconds_since");
+  to.in_use = from.in_use();
   return read.status();
 }
 

@@ -300,6 +300,8 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_microbatch_seconds(from.microbatch_seconds);
   to.set_skipped_steps(from.skipped_steps);
   if (from.serve) put(*from.serve, *to.mutable_serve());
+  to.set_job_name(put_text(from.job_name, kNameMax));
+  to.set_submitter(put_text(from.submitter, kNameMax));
 }
 
 namespace {
@@ -396,6 +398,8 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   to.skipped_steps = from.skipped_steps();
   read.require(to.skipped_steps <= to.after_step, "skipped_steps", "more than there were steps");
   if (from.has_serve()) read.part(from.serve(), to.serve.emplace(), "serve");
+  read.name(from.job_name(), to.job_name, "job_name");
+  read.name(from.submitter(), to.submitter, "submitter");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
        {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size())})

@@ -84,6 +84,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_peer_minor(from.peer_minor);
   put_list(from.tensors, *to.mutable_tensors());
   to.set_serves(from.serves);
+  to.set_submitter(put_text(from.submitter, kNameMax));
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -106,6 +107,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   for (const ModelTensor& tensor : to.tensors)
     read.require(tensors.insert(tensor.name).second, "tensors", "a name is there twice");
   read.name(from.serves(), to.serves, "serves");
+  read.name(from.submitter(), to.submitter, "submitter");
   return read.status();
 }
 
@@ -172,6 +174,7 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   for (const std::string& line : from.plan) to.add_plan(put_text(line));
   put_list(from.stages, *to.mutable_stages());
   put(from.comparison, *to.mutable_comparison());
+  to.set_submitter(put_text(from.submitter, kNameMax));
 }
 Status get(const wire::JobStatus& from, JobStatus& to) {
   WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
@@ -192,6 +195,7 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   to.equal_bits = from.equal_bits();
   read.messages(from.plan(), to.plan, kShortListMax, "plan");
   read.list(from.stages(), to.stages, kStagesMax, "stages");
+  read.name(from.submitter(), to.submitter, "submitter");
   return read.status();
 }
 
@@ -207,6 +211,9 @@ void put(const PeerStatus& from, wire::PeerStatus& to) {
   to.set_reachable(from.reachable);
   to.set_seconds_since_heard(from.seconds_since_heard);
   to.set_owner(from.owner);
+  to.set_reach(put_enum<wire::Reach>(from.reach));
+  to.set_reason(put_text(from.reason, kNameMax));
+  put_plain(from.jobs, *to.mutable_jobs());
 }
 Status get(const wire::PeerStatus& from, PeerStatus& to) {
   Reader read("PeerStatus");
@@ -221,6 +228,12 @@ Status get(const wire::PeerStatus& from, PeerStatus& to) {
   to.reachable = from.reachable();
   to.seconds_since_heard = from.seconds_since_heard();
   read.name(from.owner(), to.owner, "owner");
+  to.reach = to.reachable ? Reach::Untried : Reach::Relay;  // of a broker before minor version 13
+  if (from.reach() != wire::REACH_UNSPECIFIED)
+    read.enumerator(from.reach(), to.reach, Reach::Closed, "reach");
+  read.name(from.reason(), to.reason, "reason");
+  read.require(static_cast<uint32_t>(from.jobs_size()) <= kStagesHeldMax, "jobs", "more than 16");
+  if (read.good()) to.jobs.assign(from.jobs().begin(), from.jobs().end());
   return read.status();
 }
 
@@ -347,10 +360,18 @@ Status get(const wire::Done&, Done&) { return {}; }
 void put(const ListPeers&, wire::ListPeers&) {}
 Status get(const wire::ListPeers&, ListPeers&) { return {}; }
 
-void put(const PeerList& from, wire::PeerList& to) { put_list(from.peers, *to.mutable_peers()); }
+void put(const PeerList& from, wire::PeerList& to) {
+  put_list(from.peers, *to.mutable_peers());
+  to.set_blob_bytes(static_cast<uint64_t>(from.blob_bytes.value));
+  to.set_disk_free(static_cast<uint64_t>(from.disk_free.value));
+  to.set_disk_size(static_cast<uint64_t>(from.disk_size.value));
+}
 Status get(const wire::PeerList& from, PeerList& to) {
   Reader read("PeerList");
   read.list(from.peers(), to.peers, kListMax, "peers");
+  read.bytes(from.blob_bytes(), to.blob_bytes, "blob_bytes");
+  read.bytes(from.disk_free(), to.disk_free, "disk_free");
+  read.bytes(from.disk_size(), to.disk_size, "disk_size");
   return read.status();
 }
 

@@ -110,6 +110,7 @@ void put(const LinkUse& from, wire::LinkUse& to) {
   to.set_bytes_encoded(from.bytes_encoded);
   to.set_errors(from.errors);
   to.set_error_sum(from.error_sum);
+  to.set_way(static_cast<wire::LinkWay>(from.way));
 }
 Status get(const wire::LinkUse& from, LinkUse& to) {
   Reader read("LinkUse");
@@ -123,6 +124,8 @@ Status get(const wire::LinkUse& from, LinkUse& to) {
   to.bytes_encoded = from.bytes_encoded();
   to.errors = from.errors();
   read.not_negative(from.error_sum(), to.error_sum, "error_sum");
+  if (from.way() == wire::LINK_WAY_DIRECT) to.way = LinkWay::Direct;
+  if (from.way() == wire::LINK_WAY_RELAY) to.way = LinkWay::Relay;
   return read.status();
 }
 

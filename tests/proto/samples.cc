@@ -94,8 +94,9 @@ class Maker {
   }
   void fill(plan::Seat& to) { to = {small(), small()}; }
   void fill(LinkUse& to) {
-    to = {{small(), small()}, rng_.next_u64(), positive(),      rng_.next_u64(), positive(),
-          positive(),         rng_.next_u64(), rng_.next_u64(), rng_.next_u32(), positive()};
+    to = {{small(), small()}, rng_.next_u64(), positive(),      rng_.next_u64(), positive(),     positive(),
+          rng_.next_u64(),    rng_.next_u64(), rng_.next_u32(), positive(),      LinkWay::Unsaid};
+    to.way = static_cast<LinkWay>(rng_.below(3));
   }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
@@ -141,7 +142,7 @@ class Maker {
   void fill(AssignStage& to) {
     fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.copy_rate,
              to.device_class.traits.fuse_elementwise, to.device_class.traits.fuse_products,
-             to.device_class.fingerprint);
+             to.device_class.fingerprint, to.job_name, to.submitter);
     pick(to.device_class.traits.convolution_layout, dag::Layout::Blocked16);
     to.microbatches_in_flight = 1 + small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
@@ -228,7 +229,7 @@ class Maker {
     pick(to.failure->code, kErrorCodeLast);
     if (chance()) fill(to.damaged.emplace());
   }
-  void fill(Drain&) {}
+  void fill(Drain& to) { fill_all(to.reason, to.returns); }
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
     fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged, to.step);
@@ -344,7 +345,8 @@ class Maker {
     fill(to.frozen);
   }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors, to.serves);
+    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors, to.serves,
+             to.submitter);
     to.stages = small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
   }
@@ -356,12 +358,14 @@ class Maker {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
              to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
              to.stages, to.comparison.step, to.comparison.loss_dense, to.comparison.loss,
-             to.comparison.gradient_error, to.comparison.gradient_cosine);
+             to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter);
     pick(to.state, JobState::Failed);
   }
   void fill(PeerStatus& to) {
     fill_all(to.peer, to.name, to.region, to.device, to.software, to.state, to.rates, to.memory, to.reachable,
-             to.seconds_since_heard, to.owner);
+             to.seconds_since_heard, to.owner, to.reason);
+    pick(to.reach, Reach::Closed);
+    for (uint32_t i = small() % 4; i > 0; --i) fill(to.jobs.emplace_back());
   }
   void fill(JobEvent& to) {
     fill_all(to.job, to.sequence, to.unix_ms, to.step, to.loss, to.learning_rate, to.seconds,
@@ -380,7 +384,7 @@ class Maker {
   void fill(BanPeer& to) { fill_all(to.peer, to.lift); }
   void fill(Done&) {}
   void fill(ListPeers&) {}
-  void fill(PeerList& to) { fill(to.peers); }
+  void fill(PeerList& to) { fill_all(to.peers, to.blob_bytes, to.disk_free, to.disk_size); }
   void fill(GetResult& to) { fill(to.job); }
   void fill(JobResult& to) {
     fill_all(to.job, to.step, to.tensors, to.model, to.predictions, to.sample_count);
@@ -414,7 +418,7 @@ class Maker {
     to.downlink = positive();
   }
   void fill(LinkFigure& to) {
-    fill_all(to.latency, to.assumed, to.relayed);
+    fill_all(to.latency, to.assumed, to.relayed, to.in_use);
     to.bytes_per_second = positive();
     to.seconds_since = positive();
   }
