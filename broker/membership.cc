@@ -20,12 +20,14 @@ Membership::Membership(const BrokerOptions& options, const Rooms& rooms, Recover
       clients_(clients),
       admission_(admission) {}
 
-void Membership::greet(ConnectionId connection, Role role, const std::string& name) {
-  step_.effect(Admit{connection, role});
-  step_.send(connection, proto::HelloAck{.software = options_.software,
-                                         .name = name,
-                                         .heartbeat_interval = options_.heartbeat_interval,
-                                         .lease = options_.lease});
+void Membership::greet(const Introduced& event, const std::string& name) {
+  step_.effect(Admit{event.connection, event.hello.role});
+  step_.send(event.connection, proto::HelloAck{.software = options_.software,
+                                               .name = name,
+                                               .heartbeat_interval = options_.heartbeat_interval,
+                                               .lease = options_.lease,
+                                               .unix_ms = step_.now.unix_ms,
+                                               .address = event.address});
 }
 
 void Membership::on_introduced(const Introduced& event) {
@@ -36,7 +38,7 @@ void Membership::on_introduced(const Introduced& event) {
     admission_.enter_bulk(event);
   else if (is_user(role))
     clients_.enter(event.connection, event.who, admission_.is_admin(event.who));
-  greet(event.connection, role, options_.name);
+  greet(event, options_.name);
 }
 
 // The same key again. Another process that uses it is told so, as long as the first one is heard; else the
@@ -85,7 +87,7 @@ void Membership::admit_peer(const Introduced& event) {
   // Whatever it failed by may have passed; but who held a run up is as silent after it has dialled anew.
   for (auto& [number, job] : book_.jobs())
     if (!job.losses.blamed.contains(event.who)) job.losses.excluded.erase(event.who);
-  greet(event.connection, Role::Peer, peer.name);
+  greet(event, peer.name);
   step_.log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) +
             " address=" + event.address + " device=" + peer.device.device);
   resume_stages(peer, held, hello.holding);

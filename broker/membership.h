@@ -46,7 +46,7 @@ class Membership {
 
  private:
   void admit_peer(const Introduced& event);
-  void greet(ConnectionId connection, proto::Role role, const std::string& name);
+  void greet(const Introduced& event, const std::string& name);
   void resume_stages(Peer& peer, const std::vector<Job*>& held, const std::vector<proto::StageHeld>& said);
   void lose_peer(Peer& peer, const std::string& why);
 

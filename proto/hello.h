@@ -43,7 +43,7 @@ inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
 // From 12 on peers say how many stages they hold at once, which ones they still hold when they come back, and
 // what a resumed one takes. Others hold one.
 // From 13 on peers say why they leave and whether they come back, how a stage's tensors travel, and learn
-// whose job a stage is of.
+// whose job a stage is of; brokers say in HelloAck what time it is there, and where they see the other side.
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -128,7 +128,9 @@ struct HelloAck {
   std::string software{};
   std::string name{};  // what the broker calls this peer
   Duration heartbeat_interval{};
-  Duration lease{};  // without a heartbeat for so long the peer is given up
+  Duration lease{};       // without a heartbeat for so long the peer is given up
+  int64_t unix_ms = 0;    // the broker's time of day; 0: it does not say
+  std::string address{};  // where the broker sees this connection come from, "192.0.2.1:4711"; may be empty
 };
 // The answer to a Hello or a request that is not granted. After a refused Hello the connection is closed.
 struct Refusal {

@@ -16,7 +16,7 @@ static_assert(has_fields<plan::Seat, 2>);
 static_assert(has_fields<DeviceReport, 12>);
 static_assert(has_fields<Hello, 9>);
 static_assert(has_fields<StageHeld, 3>);
-static_assert(has_fields<HelloAck, 6>);
+static_assert(has_fields<HelloAck, 8>);
 static_assert(has_fields<Refusal, 3>);
 static_assert(has_fields<EdgeEnd, 4>);
 static_assert(has_fields<StageProgram, 7>);

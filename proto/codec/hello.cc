@@ -108,6 +108,8 @@ void put(const HelloAck& from, wire::HelloAck& to) {
   to.set_name(from.name);
   to.set_heartbeat_nanoseconds(static_cast<uint64_t>(from.heartbeat_interval.count()));
   to.set_lease_nanoseconds(static_cast<uint64_t>(from.lease.count()));
+  to.set_unix_ms(from.unix_ms);
+  to.set_address(put_text(from.address, kNameMax));
 }
 Status get(const wire::HelloAck& from, HelloAck& to) {
   Reader read("HelloAck");
@@ -118,6 +120,8 @@ Status get(const wire::HelloAck& from, HelloAck& to) {
   read.name(from.name(), to.name, "name");
   read.duration(from.heartbeat_nanoseconds(), to.heartbeat_interval, "heartbeat_nanoseconds");
   read.duration(from.lease_nanoseconds(), to.lease, "lease_nanoseconds");
+  to.unix_ms = from.unix_ms();
+  read.name(from.address(), to.address, "address");
   return read.status();
 }
 

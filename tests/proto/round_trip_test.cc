@@ -88,6 +88,8 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(StageFailed{}, [](StageFailed& m) { m.error.code = ErrorCode::DeviceLost; });
   differ(JobStatus{}, [](JobStatus& m) { m.equal_bits = false; });
   differ(HelloAck{}, [](HelloAck& m) { m.lease = Duration(1); });
+  differ(HelloAck{}, [](HelloAck& m) { m.unix_ms = -1; });
+  differ(HelloAck{}, [](HelloAck& m) { m.address = "[::1]:7"; });
   differ(ProbeLink{}, [](ProbeLink& m) { m.time_max = Duration(1); });
   differ(ProbeReport{}, [](ProbeReport& m) { m.relayed = true; });
   differ(LinkList{}, [](LinkList& m) { m.ends.emplace_back(); });

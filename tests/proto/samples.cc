@@ -113,7 +113,7 @@ class Maker {
     fill_all(to.minor, to.software, to.token, to.name, to.device, to.instance, to.holding);
     pick(to.role, Role::Admin, 1);
   }
-  void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease); }
+  void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease, to.unix_ms, to.address); }
   void fill(Refusal& to) {
     pick(to.code, kErrorCodeLast);
     fill_all(to.message, to.retry);
