@@ -241,14 +241,17 @@ Status Client::get(std::span<const Digest> blobs, std::span<const uint64_t> size
 }
 
 Status Client::get_into(storage::BlobStore& store, std::span<const Digest> blobs,
-                        std::span<const uint64_t> sizes) {
+                        std::span<const uint64_t> sizes, const std::function<void(uint64_t)>& progress) {
   using Writer = storage::BlobStore::Writer;
   std::map<size_t, std::shared_ptr<Writer>> writers;  // of those under way
   const auto write = [&](size_t index) -> Result<Sink> {
     WEFT_TRY(std::shared_ptr<Writer> writer,
              store.begin(blobs[index], sizes[index], storage::Durability::Transient));
     writers[index] = writer;
-    return Sink([writer](std::span<const std::byte> bytes) { return writer->write(bytes); });
+    return Sink([writer, &progress](std::span<const std::byte> bytes) {
+      if (progress) progress(bytes.size());
+      return writer->write(bytes);
+    });
   };
   return get_all(blobs, sizes, write, [&](size_t index, const std::vector<std::byte>&) -> Status {
     const auto writer = std::move(writers.at(index));

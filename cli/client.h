@@ -79,7 +79,9 @@ class Client {
   Status get(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
              const std::function<Status(size_t index, std::vector<std::byte> bytes)>& done);
   // The same into a store, where they are as long as the store is: no more than pieces of them are held.
-  Status get_into(storage::BlobStore& store, std::span<const Digest> blobs, std::span<const uint64_t> sizes);
+  // `progress` is told of bytes as they come.
+  Status get_into(storage::BlobStore& store, std::span<const Digest> blobs, std::span<const uint64_t> sizes,
+                  const std::function<void(uint64_t)>& progress = {});
 
  private:
   // `sink_of`: where the bytes of a blob go as they come; nothing: they are held, and given to `done`.

@@ -25,10 +25,11 @@ class Follower {
     Instant asked_at = access_.loop().now();
     for (;;) {
       const bool shows_status = options_.status_every > Duration::zero();
-      const Instant due = asked_at + options_.status_every;
+      const Instant due = wants_status_ ? asked_at : asked_at + options_.status_every;
       if (shows_status && !asked && access_.loop().now() >= due) {
         client.send(proto::GetJob{job_});
         asked = true;
+        wants_status_ = false;
         asked_at = access_.loop().now();
       }
       const Duration wait = shows_status && !asked ? due - access_.loop().now() : kAnswerDeadline;
@@ -65,6 +66,9 @@ class Follower {
     }
     if (!event.metrics.empty()) followed_.metrics = event.metrics;
     followed_.unix_ms = event.unix_ms;
+    // From here on it is known how many steps there are.
+    if (event.kind == proto::JobEventKind::State && event.state == proto::JobState::Running)
+      wants_status_ = true;
     if (const auto shown = to_run_event(event)) report_.show_at(*shown, event.unix_ms);
   }
 
@@ -74,6 +78,7 @@ class Follower {
   Report& report_;
   uint64_t next_ = 1;
   int64_t first_ms_ = 0;
+  bool wants_status_ = false;  // now
   Followed followed_;
 };
 

@@ -31,7 +31,8 @@ Result<int> print_job_keys() {
       wrapped_paragraph(
           "A job file is YAML. This page is made from weft's own reader by `./dev docs`: the reader says "
           "which keys there are and which values each takes. An unknown key is an error, and weft then names "
-          "the nearest key. `--set a.b=value` overrides a key on the command line, and `--set a.b=null` "
+          "the nearest key. `--set a.b=value` overrides a key on the command line, with paths relative to "
+          "the current folder, and `--set a.b=null` "
           "takes "
           "it away.") +
       "\n";

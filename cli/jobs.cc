@@ -42,8 +42,25 @@ struct JobOptions {
   bool json() const { return format == "json"; }
 };
 
+// Of a broker before minor version 13 no time is known.
+std::string since_text(const proto::JobStatus& job) {
+  return job.submitted_unix_ms > 0 ? local_time(job.submitted_unix_ms) : "";
+}
+std::string took_text(const proto::JobStatus& job) {
+  if (job.submitted_unix_ms <= 0) return "";
+  const int64_t until = job.ended_unix_ms > 0 ? job.ended_unix_ms : unix_ms_now();
+  if (has_ended(job.state) && job.ended_unix_ms <= 0) return "";
+  return format_duration(std::max<double>(0, static_cast<double>(until - job.submitted_unix_ms) / 1000));
+}
+
 std::string progress_text(const proto::JobStatus& job) {
   return job.steps > 0 ? fmt::format("{}/{}", job.step, job.steps) : fmt::format("{}", job.step);
+}
+
+std::string metrics_text(const proto::JobStatus& job) {
+  std::string text;
+  for (const auto& [name, value] : job.metrics) text += fmt::format("  {} {:.4f}", printable(name), value);
+  return text;
 }
 
 Result<int> run_jobs(const JobOptions& options) {
@@ -52,14 +69,15 @@ Result<int> run_jobs(const JobOptions& options) {
   // The newest come; people read downwards.
   std::reverse(list.jobs.begin(), list.jobs.end());
   if (!options.json())
-    fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS", "NAME", "");
+    fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:19}  {:>8}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS",
+               "SUBMITTED", "TOOK", "NAME", "");
   for (const proto::JobStatus& job : list.jobs) {
     if (options.json())
       print_event(json_status(job), job.job);
     else
-      fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", job.job, to_string(job.state),
-                 progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "",
-                 printable(job.name), printable(job.reason));
+      fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:19}  {:>8}  {:20}  {}\n", job.job, to_string(job.state),
+                 progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", since_text(job),
+                 took_text(job), printable(job.name), printable(job.reason));
   }
   if (list.more && !list.jobs.empty() && !options.json())
     fmt::print("there are older ones: weft jobs --before {}\n", list.jobs.front().job);
@@ -75,10 +93,17 @@ Result<int> run_status(const JobOptions& options) {
   }
   fmt::print("job {} ({}): {}{}\n", job.job, printable(job.name), to_string(job.state),
              job.reason.empty() ? "" : ": " + printable(job.reason));
+  if (const std::string since = since_text(job); !since.empty())
+    fmt::print("submitted {}{}\n", since,
+               job.ended_unix_ms > 0
+                   ? fmt::format(", ended {}, after {}", local_time(job.ended_unix_ms), took_text(job))
+                   : fmt::format(", {} ago", took_text(job)));
   fmt::print("step {}", progress_text(job));
-  if (job.loss != 0) fmt::print(", loss {:.4f}", job.loss);
+  if (job.loss != 0) fmt::print(", training loss {:.4f}", job.loss);
   if (job.samples_per_second > 0)
     fmt::print(", {:.0f} samples/s, {} left", job.samples_per_second, format_duration(job.seconds_left));
+  if (job.evaluated_step > 0)
+    fmt::print("\nevaluation after step {}:{}", job.evaluated_step, metrics_text(job));
   fmt::print("\nlast checkpoint after step {}, copies after step {}, {} recoveries, plan {}\n",
              job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version);
   if (!job.equal_bits)

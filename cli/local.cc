@@ -6,11 +6,15 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/json_event.h"
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/results.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
+#include "storage/checkpoint.h"
+#include "train/outputs.h"
 #include "train/predictor.h"
 #include "train/trainer.h"
 
@@ -26,9 +30,9 @@ std::atomic<bool> asked_to_stop{false};
 void on_signal(int signal) {
   const bool again = signal != SIGHUP && asked_to_stop.exchange(true);
   if (again) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
-    return;
+    static constexpr char kStopped[] = "\nstopped at once: what came after the last checkpoint is lost\n";
+    [[maybe_unused]] const auto said = write(STDERR_FILENO, kStopped, sizeof(kStopped) - 1);
+    _exit(kExitStopped);
   }
   if (stop_requested.exchange(true)) return;
   static constexpr char kMessage[] = "\nstopping after this step; again to stop at once\n";
@@ -43,6 +47,21 @@ struct LocalOptions {
   bool summary = false, other_data = false;
   BackendOptions backend;
 };
+
+// "auto": the checkpoint beside the output, if there is one.
+Result<std::filesystem::path> resumed_from(const std::string& asked, const configs::Job& job) {
+  if (asked != "auto") return asked;
+  storage::Files files;
+  const std::filesystem::path folder = train::checkpoint_folder(job);
+  const auto latest = storage::find_latest(folder, files);
+  if (latest) {
+    say(stderr, "going on from the checkpoints in {}\n", folder.string());
+    return folder;
+  }
+  if (latest.error().code != ErrorCode::NotFound) return fail(latest.error());
+  say(stderr, "there is no checkpoint in {} yet: from the start\n", folder.string());
+  return std::filesystem::path();
+}
 
 Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
@@ -70,12 +89,18 @@ Result<int> run_local(const LocalOptions& options) {
       std::printf("wrote %s\n", job.output.c_str());
     return kExitOk;
   }
+  WEFT_TRY(const std::filesystem::path resume, resumed_from(options.resume, job));
   const auto report = options.format == "json" ? make_json_report(stdout)
                                                : make_text_report(stdout, {.summary = options.summary});
+  std::optional<Patience> patience("reading the job's model and data");
   WEFT_TRY(const auto result,
            train::train(job, *backend,
-                        {.resume = options.resume, .other_data = options.other_data, .stop = &stop_requested},
-                        [&](const train::Event& event) { report->show(event); }));
+                        {.resume = resume, .other_data = options.other_data, .stop = &stop_requested},
+                        [&](const train::Event& event) {
+                          patience.reset();
+                          report->show(event);
+                        }));
+  patience.reset();
   if (!result.diverged.empty()) {
     std::fprintf(stderr,
                  "weft: error: not finite: %s: the model diverged, and this machine would only make the same "
@@ -98,7 +123,9 @@ void add_local(CommandLine program, Command& chosen) {
   command.option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
       .one_value_each();
   command.format(options->format);
-  command.option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
+  command.option(
+      "--resume", options->resume,
+      "go on from a checkpoint: its folder or manifest, or auto: the one beside the output, if there is one");
   command.flag("--other-data", options->other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");

@@ -27,7 +27,8 @@ std::string to_text(const ControlRequest& request);
 Result<ControlRequest> parse_control_request(std::string_view line);
 
 // Where the sockets may lie, the first choice first: $XDG_RUNTIME_DIR/weft, and nowhere else if that is not
-// the usual one; /run/user/UID/weft where there is such a folder, $XDG_STATE_HOME/weft or ~/.local/state/weft.
+// the usual one; /run/user/UID/weft where there is such a folder, $XDG_STATE_HOME/weft or
+// ~/.local/state/weft.
 std::vector<std::filesystem::path> control_folders();
 
 // The side of `weft join`. Answers while it is attached to a loop, on it.

@@ -47,15 +47,24 @@ std::string json_comparison(const proto::LinkComparison& c) {
                      json_number(c.gradient_cosine));
 }
 
+std::string json_time(int64_t unix_ms) { return unix_ms > 0 ? json_string(utc_time(unix_ms)) : "null"; }
+
+// The last one.
+std::string json_evaluation(const proto::JobStatus& s) {
+  if (s.evaluated_step == 0) return "null";
+  return fmt::format(R"({{"after_step":{},"metrics":{}}})", s.evaluated_step, json_metrics(s.metrics));
+}
+
 }  // namespace
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{},"comparison":{}}})",
+      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"plan_version":{},"plan":{},"stages":{},"comparison":{}}})",
       json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
-      s.recovery_step, s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string),
-      json_list(s.stages, json_stage), json_comparison(s.comparison));
+      s.recovery_step, s.recoveries, s.equal_bits, json_time(s.submitted_unix_ms), json_time(s.ended_unix_ms),
+      json_evaluation(s), s.plan_version, json_list(s.plan, json_string), json_list(s.stages, json_stage),
+      json_comparison(s.comparison));
 }
 
 namespace {

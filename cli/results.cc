@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/progress.h"
 #include "cli/temporary_folder.h"
 #include "dag/onnx/outline.h"
 #include "storage/blob_store.h"
@@ -23,11 +24,14 @@ Error wrong(const std::string& what) {
 Status fetch_blobs(Client& client, const std::map<Digest, uint64_t>& wanted, storage::BlobStore& store) {
   std::vector<Digest> blobs;
   std::vector<uint64_t> sizes;
+  uint64_t total = 0;
   for (const auto& [sha256, size] : wanted) {
     blobs.push_back(sha256);
     sizes.push_back(size);
+    total += size;
   }
-  return client.get_into(store, blobs, sizes);
+  TransferLine line("fetching", total);
+  return client.get_into(store, blobs, sizes, [&](uint64_t bytes) { line.add(bytes); });
 }
 
 Status read_blob(const storage::BlobStore& store, const Digest& sha256, const onnx::ByteSink& sink) {

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/progress.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
@@ -31,37 +32,9 @@ struct SubmitOptions {
   std::string format = "text";
   bool detach = false;
   bool summary = false, verbose = false;
+  std::string name;  // empty: from the file
+  train::ResumeOptions resume;
   BrokerOptions broker;
-};
-
-// Bytes on their way to the broker, on standard error.
-class UploadProgress {
- public:
-  UploadProgress(size_t blobs, uint64_t total)
-      : blobs_(blobs), total_(total), terminal_(isatty(STDERR_FILENO) == 1), last_shown_(Clock::now()) {}
-  void add(uint64_t bytes) {
-    sent_ += bytes;
-    if (!terminal_ || Clock::now() - last_shown_ < std::chrono::milliseconds(200)) return;
-    last_shown_ = Clock::now();
-    shown_ = true;
-    say(stderr, "\r\033[Ksending {} of {}", format_bytes(static_cast<int64_t>(sent_)),
-        format_bytes(static_cast<int64_t>(total_)));
-    std::fflush(stderr);
-  }
-  void finish() const {
-    if (shown_) say(stderr, "\r\033[K");
-    if (blobs_ > 0)
-      say(stderr, "sent {} in {} pieces\n", format_bytes(static_cast<int64_t>(total_)), blobs_);
-    else
-      say(stderr, "the broker has everything already\n");
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  size_t blobs_;
-  uint64_t total_, sent_ = 0;
-  bool terminal_, shown_ = false;
-  Clock::time_point last_shown_;
 };
 
 Status upload(Client& client, const train::Submission& submission) {
@@ -75,22 +48,37 @@ Status upload(Client& client, const train::Submission& submission) {
       return fail(ErrorCode::Corrupted, "the broker asks for what is not the job's");
     total += submission.blobs.at(sha256).range.size;
   }
-  UploadProgress progress(missing.size(), total);
-  for (const Digest& sha256 : missing)
-    WEFT_TRY_STATUS(
-        client.put(sha256, submission.blobs.at(sha256), [&](uint64_t bytes) { progress.add(bytes); }));
-  WEFT_TRY_STATUS(client.finish_puts());
-  progress.finish();
+  {
+    TransferLine progress("sending", total);
+    for (const Digest& sha256 : missing)
+      WEFT_TRY_STATUS(
+          client.put(sha256, submission.blobs.at(sha256), [&](uint64_t bytes) { progress.add(bytes); }));
+    WEFT_TRY_STATUS(client.finish_puts());
+  }
+  if (!missing.empty())
+    say(stderr, "sent {} in {} pieces\n", format_bytes(static_cast<int64_t>(total)), missing.size());
+  else
+    say(stderr, "the broker has everything already\n");
   return {};
 }
 
-proto::SubmitJob to_message(train::Submission submission) {
+proto::Beginning to_message(train::Beginning beginning) {
+  proto::Beginning message{beginning.step, beginning.skipped_steps, {}};
+  for (storage::TensorRecord& tensor : beginning.tensors)
+    message.tensors.push_back(
+        {std::move(tensor.key), tensor.spec, digest_from_hex(tensor.sha256).value_or(Digest{})});
+  return message;
+}
+
+proto::SubmitJob to_message(train::ReadyJob ready) {
+  train::Submission& submission = ready.submission;
   proto::SubmitJob message{.name = std::move(submission.name),
                            .job = std::move(submission.job),
                            .stages = submission.stages,
                            .files = {},
                            .excluded = std::move(submission.excluded),
                            .tensors = {}};
+  if (ready.beginning) message.beginning = to_message(std::move(*ready.beginning));
   for (train::SubmittedFile& file : submission.files) {
     proto::PackedFile packed{.path = std::move(file.path), .pieces = {}};
     for (const storage::Piece& piece : file.pieces)
@@ -120,20 +108,20 @@ class Submit {
     serves_ = opened.job.task == configs::Task::Serve;
     if (!options_.detach && !serves_)
       WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
-    WEFT_TRY(train::ReadyJob ready, train::ready_job(opened));
+    WEFT_TRY(train::ReadyJob ready, ready_job(opened));
+    if (!options_.name.empty()) ready.submission.name = options_.name;
     const train::StartEvent& start = ready.start;
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
 
     const SignalsBlocked blocked;
     WEFT_TRY(const auto signals,
              SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
-    if (const Status sent = connect_and_upload(ready.submission); !sent) {
+    if (const Status sent = connect_and_upload(ready); !sent) {
       if (sent.error().code != ErrorCode::Cancelled) return fail(sent.error());
       say(stderr, "\ninterrupted: nothing was submitted\n");
       return kExitStopped;
     }
-    const proto::EncodedBytes submission =
-        proto::share(proto::encode(to_message(std::move(ready.submission))));
+    const proto::EncodedBytes submission = proto::share(proto::encode(to_message(std::move(ready))));
     if (const size_t size = submission.bytes.size(); size > proto::kMessageSizeMax)
       return fail(
           ErrorCode::ResourceExhausted,
@@ -156,6 +144,11 @@ class Submit {
   }
 
  private:
+  Result<train::ReadyJob> ready_job(const train::OpenedJob& opened) const {
+    const Patience patience("reading the job's model and data");
+    return train::ready_job(opened, options_.resume);
+  }
+
   Result<train::OpenedJob> open() {
     WEFT_TRY(train::OpenedJob opened, train::open_job(options_.job, options_.sets));
     if (!opened.job.model_of) return opened;
@@ -165,9 +158,12 @@ class Submit {
     return train::open_job(options_.job, sets);
   }
 
-  Status connect_and_upload(const train::Submission& submission) {
+  Status connect_and_upload(const train::ReadyJob& ready) {
     WEFT_TRY(client_, access_->connect());
-    return upload(*client_, submission);
+    if (ready.beginning && client_->broker().minor < proto::kProtocolMinorOfBeginnings)
+      return fail(ErrorCode::Unsupported, "the broker (weft " + client_->broker().software +
+                                              ") cannot begin at a checkpoint: install this version there");
+    return upload(*client_, ready.submission);
   }
 
   static void warn(const train::StartEvent& start) {
@@ -176,6 +172,7 @@ class Submit {
   }
 
   Result<proto::JobAccepted> submit(const proto::EncodedBytes& submission) {
+    const Patience patience("the broker looks at the job");
     auto accepted = client_->ask<proto::JobAccepted>(submission, "SubmitJob", kSubmitDeadline);
     if (!accepted && (client_->lost() || accepted.error().code == ErrorCode::Timeout ||
                       accepted.error().code == ErrorCode::Cancelled))
@@ -294,6 +291,12 @@ void add_submit(CommandLine program, Command& chosen) {
   command.option("job", options->job, "the job file (YAML)").required();
   command.option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
       .one_value_each();
+  command.option("--name", options->name,
+                 "what the job is called in lists; otherwise the job file's name, or its folder's");
+  command.option("--resume", options->resume.checkpoint,
+                 "go on from a checkpoint on this machine: its folder or manifest, as `weft local` wrote it");
+  command.flag("--other-data", options->resume.other_data,
+               "with --resume: also with data of other bytes than the checkpoint was made with");
   command.flag("--detach", options->detach, "print the job's number and return");
   command.format(options->format);
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");

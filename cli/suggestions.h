@@ -7,9 +7,6 @@
 
 namespace weft::cli {
 
-// How many letters have to be put in, taken away or changed, or neighbours to be swapped, to get from one to
-// the other.
-size_t typing_distance(std::string_view a, std::string_view b);
 // Those of `known` that are written much as `word` is, the nearest first; at most three.
 std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
 // Advice of a sentence, as "did you mean `weft jobs`?"; empty: none. Knows what other programs call things,

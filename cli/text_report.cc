@@ -90,10 +90,14 @@ class TextReport : public Report {
   // The most important first: what a terminal has no room for is left out.
   std::vector<std::string> step_parts() const {
     const double left = static_cast<double>(std::max(steps_, step_.step) - step_.step) * pace_.step_seconds();
-    std::vector<std::string> parts{
-        fmt::format("step {:>{}}/{}", step_.step, fmt::formatted_size("{}", steps_), steps_),
-        fmt::format("loss {:.4f}", loss_), fmt::format("{:.0f} samples/s", pace_.samples_per_second()),
-        fmt::format("{} left", format_duration(left))};
+    const bool is_known = steps_ > 0, is_last = is_known && step_.step >= steps_;
+    std::vector<std::string> parts;
+    if (is_known && !is_last) parts.push_back(fmt::format("{} left", format_duration(left)));
+    parts.push_back(is_known
+                        ? fmt::format("step {:>{}}/{}", step_.step, fmt::formatted_size("{}", steps_), steps_)
+                        : fmt::format("step {}", step_.step));
+    parts.push_back(fmt::format("loss {:.4f}", loss_));
+    parts.push_back(fmt::format("{:.0f} samples/s", pace_.samples_per_second()));
     if (const std::string busy = watch_.brief(); !busy.empty()) parts.push_back(busy);
     if (checkpoint_ > 0 && live_.is_live()) parts.push_back(fmt::format("checkpoint {}", checkpoint_));
     parts.push_back(fmt::format("norm {:.3f}", step_.gradient_norm));

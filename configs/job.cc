@@ -258,8 +258,7 @@ void read_output(MapReader& root, const PathRules& rules, Job& job) {
   const Node* node = predict ? root.require("output", "name the npz file to write") : root.take("output");
   const auto text = node ? root.parse_text(*node, "output") : std::optional<std::string>("trained.onnx");
   if (!text) return;
-  const bool from_set = node && node->where.from_set;
-  job.output = from_set ? std::filesystem::path(*text) : rules.resolve(*text);
+  job.output = rules.resolve(*text, node ? node->where : Location{});
   const auto folder = job.output.has_parent_path() ? job.output.parent_path() : std::filesystem::path(".");
   std::error_code code;
   if (rules.check_files && !std::filesystem::is_directory(folder, code))

@@ -32,8 +32,8 @@ data::TextSpec read_text(MapReader& reader, const PathRules& rules) {
 
 }  // namespace
 
-std::filesystem::path PathRules::resolve(const std::string& path) const {
-  return (folder / path).lexically_normal();
+std::filesystem::path PathRules::resolve(const std::string& path, const Location& where) const {
+  return (where.from_set ? std::filesystem::path(path) : folder / path).lexically_normal();
 }
 
 std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint,
@@ -46,15 +46,17 @@ std::filesystem::path read_file(MapReader& reader, const Node& node, std::string
                                 const PathRules& rules) {
   const auto text = reader.parse_text(node, key);
   if (!text) return {};
-  auto path = rules.resolve(*text);
+  auto path = rules.resolve(*text, node.where);
   std::error_code code;
   if (rules.check_files && !std::filesystem::is_regular_file(path, code)) {
     const bool exists = std::filesystem::exists(path, code);
-    reader.problem(node.where,
-                   "`" + reader.path_of(key) + "`: " + path.string() +
-                       (exists ? " is not a file; name a file, not a folder"
-                               : ": no such file; paths are relative to the job file's folder"),
-                   exists ? ErrorCode::InvalidArgument : ErrorCode::NotFound);
+    reader.problem(
+        node.where,
+        "`" + reader.path_of(key) + "`: " + path.string() +
+            (exists                ? " is not a file; name a file, not a folder"
+             : node.where.from_set ? ": no such file; paths given by --set are relative to the current folder"
+                                   : ": no such file; paths are relative to the job file's folder"),
+        exists ? ErrorCode::InvalidArgument : ErrorCode::NotFound);
   }
   return path;
 }

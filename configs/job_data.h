@@ -11,10 +11,11 @@ namespace weft::configs {
 
 // How paths in a job file are understood.
 struct PathRules {
-  std::filesystem::path folder;  // what relative ones are relative to
+  std::filesystem::path folder;  // what relative ones are relative to; those of --set are to the current one
   bool check_files = true;
 
-  std::filesystem::path resolve(const std::string& path) const;
+  // `where`: of the path's node.
+  std::filesystem::path resolve(const std::string& path, const Location& where) const;
 };
 
 // The path that `key` holds, resolved; its absence or that of the file is a problem. Empty then.

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <sstream>
 
+#include "base/typing_distance.h"
 namespace weft::configs {
 namespace {
 
@@ -141,22 +141,6 @@ class TreeBuilder final : public YAML::EventHandler {
   size_t count_ = 0;
 };
 
-// Levenshtein's distance, two rows.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::string to_string(const Location& location) {
@@ -255,7 +239,7 @@ std::string suggestion(std::string_view word, std::span<const std::string> candi
   size_t best_distance = std::min<size_t>(3, word.size() / 2 + 1);  // at or beyond this it is another word
   for (const std::string& candidate : candidates) {
     if (word.size() > 64) break;
-    const size_t distance = edit_distance(word, candidate);
+    const size_t distance = typing_distance(word, candidate);
     if (distance < best_distance) {
       best = &candidate;
       best_distance = distance;

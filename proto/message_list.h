@@ -62,4 +62,5 @@
   X(BanPeer, ban_peer)                   \
   X(ServeRequest, serve_request)         \
   X(CancelRequest, cancel_request)       \
-  X(ServeProgress, serve_progress)
+  X(ServeProgress, serve_progress)       \
+  X(RemoveJob, remove_job)

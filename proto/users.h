@@ -38,6 +38,13 @@ struct ModelTensor {
   int32_t axis = -1;                               // along which it is constant
   bool frozen = false;                             // the job freezes it: a statistic then does not move
 };
+// A checkpoint that its user has, of this job or of one like it: the job goes on after its step. The blobs of
+// its tensors were uploaded before.
+struct Beginning {
+  uint64_t step = 0;  // at least 1
+  uint64_t skipped_steps = 0;
+  std::vector<TensorReference> tensors{};
+};
 struct SubmitJob {
   std::string name{};   // for people: the job file's
   std::string job{};    // YAML, after --set, its paths those of `files`
@@ -52,6 +59,8 @@ struct SubmitJob {
   // plans decides.
   std::vector<ModelTensor> tensors{};
   std::string serves{};  // the name of the model that it serves; likewise; empty: it does not
+  // Where it begins, if not with the model's own weights.
+  std::optional<Beginning> beginning{};
   // Whose it is, for people: the label of the token that was shown, else the key. The broker fills it in.
   std::string submitter{};
 };
@@ -102,6 +111,10 @@ struct JobStatus {
   std::vector<StageStatus> stages{};
   LinkComparison comparison{};  // the last
   std::string submitter{};      // as the submission has it
+  int64_t submitted_unix_ms = 0, ended_unix_ms = 0;  // 0: not yet, or not known
+  // The last evaluation: after which step, and what it gave. 0: none.
+  uint64_t evaluated_step = 0;
+  std::map<std::string, double> metrics{};
 };
 // How others come to a peer.
 enum class Reach : uint8_t {
@@ -177,6 +190,9 @@ struct StopJob {
   JobNumber job = 0;
 };
 struct ResumeJob {  // one that failed or was stopped: on from its last checkpoint
+  JobNumber job = 0;
+};
+struct RemoveJob {  // one that has ended, with all that is kept of it
   JobNumber job = 0;
 };
 struct BanPeer {       // an admin's

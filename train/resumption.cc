@@ -146,6 +146,53 @@ bool has_same_data(const storage::RunSettings& then, const storage::RunSettings&
   return !is_known || (b != now.values.end() && a->second == b->second);
 }
 
+namespace {
+
+// What a checkpoint does not hold is the job's: where that is another, the run is not the one it was.
+Result<std::vector<std::string>> compare_settings(const Continuation& run,
+                                                  const storage::Checkpoint& checkpoint,
+                                                  const std::string& manifest,
+                                                  const std::function<ReadHashes()>& read) {
+  if (!checkpoint.settings)
+    return std::vector{manifest +
+                       " was written by an older weft and does not say which data, steps, schedule, "
+                       "optimizer, seed and order it was made with: whether they are the same is not known"};
+  const configs::Job& job = run.job;
+  const storage::RunSettings now = settings_of(job, run.steps, read(), checkpoint.step);
+  if (!has_same_data(*checkpoint.settings, now) && !run.takes_other_data)
+    return fail(job.error(ErrorCode::InvalidArgument, "data.train",
+                          manifest + " was made with other data than these; give it the same ones, or say "
+                                     "--other-data to go on with these"));
+  const uint64_t next = std::min(checkpoint.step + 1, run.steps);
+  const std::string changes = describe_changes(
+      *checkpoint.settings, now,
+      dag::scheduled_learning_rate(job.schedule, job.optimizer.learning_rate, next, run.steps));
+  if (changes.empty()) return std::vector<std::string>{};
+  return std::vector{"the job is another than that of " + manifest + ": " + changes};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> check_continuation(const Continuation& run,
+                                                    const storage::Checkpoint& checkpoint,
+                                                    const std::string& manifest,
+                                                    const std::function<ReadHashes()>& read) {
+  const configs::Job& job = run.job;
+  if (checkpoint.graph_hash != run.graph_hash)
+    return fail(ErrorCode::InvalidArgument,
+                manifest + " is of another model, loss, freeze list or microbatch size than " + job.source);
+  if (checkpoint.data_position != checkpoint.step * job.batch_size)
+    return fail(ErrorCode::InvalidArgument,
+                manifest + " was made with another batch_size than " + job.source);
+  if (checkpoint.step > run.steps)
+    return fail(job.error(ErrorCode::InvalidArgument, job.steps ? "steps" : "epochs",
+                          manifest + " is after step " + std::to_string(checkpoint.step) +
+                              ", and the job ends after step " + std::to_string(run.steps) +
+                              ": nothing is left to train; --set steps=" + std::to_string(checkpoint.step) +
+                              " writes what it holds"));
+  return compare_settings(run, checkpoint, manifest, read);
+}
+
 std::string describe_changes(const storage::RunSettings& then, const storage::RunSettings& now,
                              double next_rate) {
   std::map<std::string, std::pair<std::string, std::string>> both;
@@ -155,7 +202,8 @@ std::string describe_changes(const storage::RunSettings& then, const storage::Ru
   bool changes_rate = false;
   for (const auto& [key, values] : both) {
     const bool is_hash = key == kDataKey || key == kModelKey;
-    if (values.first == values.second || (is_hash && values.first.empty())) continue;
+    if (values.first == values.second || (is_hash && (values.first.empty() || values.second.empty())))
+      continue;
     text += text.empty() ? "" : ", ";
     changes_rate =
         changes_rate || key == "steps" || key.starts_with("schedule.") || key.starts_with("optimizer.");

@@ -155,6 +155,17 @@ class WeightWatch {
   uint64_t left_ = 0;
 };
 
+// What people know a job by: its file's name, or, where that says nothing, its folder's.
+std::string name_of(const fs::path& file) {
+  std::string name = file.stem().string();
+  std::error_code code;
+  if (name == "job") {
+    const fs::path folder = fs::absolute(file, code).lexically_normal().parent_path().filename();
+    if (!code && !folder.empty()) name = folder.string();
+  }
+  return name;
+}
+
 class Packer {
  public:
   Packer(const OpenedJob& opened, WeightWatch& weights)
@@ -162,7 +173,7 @@ class Packer {
 
   Result<Submission> run() {
     const Job& job = opened_.job;
-    submission_.name = fs::path(job.source).filename().string();
+    submission_.name = name_of(job.source);
     submission_.stages = job.placement.stages.value_or(0);
     submission_.excluded = job.placement.exclude;
     WEFT_TRY_STATUS(add_model());
@@ -246,7 +257,7 @@ class Packer {
     for (Entry& role : data->value.entries)
       for (const char* key : {"path", "images", "labels"})
         if (Entry* entry = find(role.value, key)) {
-          WEFT_TRY(std::string path, add_data_file(role.key, key, entry->value.text));
+          WEFT_TRY(std::string path, add_data_file(role.key, key, entry->value));
           entry->value = text_node(std::move(path));
         }
     return {};
@@ -272,9 +283,8 @@ class Packer {
   }
 
   // "data/<role>/<file name>". Equal names from different folders are told apart, equal files travel once.
-  Result<std::string> add_data_file(const std::string& role, const std::string& key,
-                                    const std::string& text) {
-    const fs::path file = configs::PathRules{opened_.folder}.resolve(text);
+  Result<std::string> add_data_file(const std::string& role, const std::string& key, const Node& named) {
+    const fs::path file = configs::PathRules{opened_.folder}.resolve(named.text, named.where);
     std::string path = "data/" + role + "/" + plain_name(file);
     if (const auto at = sources_.find(path); at != sources_.end()) {
       if (at->second == file) return path;
@@ -443,8 +453,10 @@ Result<StartEvent> check_job(const Job& job) {
   return look_at_data(std::move(checked));
 }
 
-Result<ReadyJob> ready_job(const OpenedJob& opened) {
+Result<ReadyJob> ready_job(const OpenedJob& opened, const ResumeOptions& resume) {
   const Job& job = opened.job;
+  if (!resume.checkpoint.empty() && job.task != configs::Task::Train)
+    return fail(job.error(ErrorCode::InvalidArgument, "task", "--resume is for a job with `task: train`"));
   WEFT_TRY(const onnx::OnnxModel model, model_of(job));
   if (job.task == configs::Task::Serve) {
     ReadyJob ready;
@@ -460,8 +472,17 @@ Result<ReadyJob> ready_job(const OpenedJob& opened) {
   WEFT_TRY(ready.submission, Packer(opened, weights).run());
   WEFT_TRY(const onnx::OnnxModel learnt, weights.learnt());
   WEFT_TRY(Checked checked, check_with(job, learnt));
+  if (!resume.checkpoint.empty()) {
+    WEFT_TRY(ready.beginning, read_beginning(resume, checked.job, checked.main, checked.event.steps));
+    ready.submission.blobs.insert(ready.beginning->blobs.begin(), ready.beginning->blobs.end());
+  }
   WEFT_TRY(ready.start, look_at_data(std::move(checked)));
   const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  if (ready.beginning) {
+    ready.start.first_step = ready.beginning->step + 1;
+    ready.start.warnings.insert(ready.start.warnings.end(), ready.beginning->warnings.begin(),
+                                ready.beginning->warnings.end());
+  }
   WEFT_TRY(ready.submission.tensors, judge_roles(learnt, asked, look_at(learnt)));
   return ready;
 }

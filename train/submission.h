@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "dag/onnx/model.h"
 #include "dag/onnx/roles.h"
 #include "storage/package.h"
+#include "train/beginning.h"
 #include "train/trainer.h"
 
 namespace weft::train {
@@ -38,7 +40,7 @@ struct SubmittedFile {
   std::vector<storage::Piece> pieces;
 };
 struct Submission {
-  std::string name;                             // of the job file, for people
+  std::string name;                             // for people: of the job file, or of its folder where it is job.yaml
   std::string job;                              // YAML
   uint32_t stages = 0;                          // 0: auto
   std::vector<std::string> excluded;            // peers by name
@@ -50,11 +52,12 @@ struct Submission {
 struct ReadyJob {
   Submission submission;
   StartEvent start;
+  std::optional<Beginning> beginning{};
 };
 // Checks the job and makes it ready to travel. Every file is read once: a weight is hashed and looked at as
 // it passes by, and no large one is held. Errors: as check_job, and what reading says; InvalidArgument for a
-// job that cannot travel.
-Result<ReadyJob> ready_job(const OpenedJob& opened);
+// job that cannot travel. With `resume`, training begins at a checkpoint (train/beginning.h).
+Result<ReadyJob> ready_job(const OpenedJob& opened, const ResumeOptions& resume = {});
 
 // The tree as YAML that is read back as the same tree, but for where things were written.
 std::string to_yaml(const configs::Node& root);

@@ -169,48 +169,18 @@ class Run {
     const storage::Checkpoint& checkpoint = loaded.checkpoint;
     for (const Error& error : loaded.passed_over)
       warnings_.push_back("passed over a damaged checkpoint: " + error.message);
-    if (checkpoint.graph_hash != graph_hash_)
-      return fail(ErrorCode::InvalidArgument,
-                  loaded.manifest.string() +
-                      " is of another model, loss, freeze list or microbatch size than " + job_.source);
-    if (checkpoint.data_position != checkpoint.step * job_.batch_size)
-      return fail(ErrorCode::InvalidArgument,
-                  loaded.manifest.string() + " was made with another batch_size than " + job_.source);
+    WEFT_TRY(const auto told, check_continuation({job_, graph_hash_, total_steps_, options_.other_data},
+                                                 checkpoint, loaded.manifest.string(), [this] {
+                                                   hash_what_is_read();
+                                                   return *read_hashes_;
+                                                 }));
     if (checkpoint.numerics != numerics())
       warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
                           "': equal bits are no longer promised");
-    if (checkpoint.step > total_steps_)
-      return fail(job_.error(ErrorCode::InvalidArgument, job_.steps ? "steps" : "epochs",
-                             loaded.manifest.string() + " is after step " + std::to_string(checkpoint.step) +
-                                 ", and the job ends after step " + std::to_string(total_steps_) +
-                                 ": nothing is left to train; --set steps=" +
-                                 std::to_string(checkpoint.step) + " writes what it holds"));
-    WEFT_TRY_STATUS(compare_settings(checkpoint, loaded.manifest.string()));
+    warnings_.insert(warnings_.end(), told.begin(), told.end());
     WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
     session_->set_skipped_steps(checkpoint.skipped_steps);
     first_step_ = checkpoint.step + 1;
-    return {};
-  }
-
-  // What a checkpoint does not hold is the job's: where that is another, the run is not the one it was.
-  Status compare_settings(const storage::Checkpoint& checkpoint, const std::string& manifest) {
-    if (!checkpoint.settings) {
-      warnings_.push_back(
-          manifest +
-          " was written by an older weft and does not say which data, steps, schedule, "
-          "optimizer, seed and order it was made with: whether they are the same is not known");
-      return {};
-    }
-    const storage::RunSettings now = settings_after(checkpoint.step);
-    if (!has_same_data(*checkpoint.settings, now) && !options_.other_data)
-      return fail(job_.error(ErrorCode::InvalidArgument, "data.train",
-                             manifest + " was made with other data than these; give it the same ones, or say "
-                                        "--other-data to go on with these"));
-    const uint64_t next = std::min(checkpoint.step + 1, total_steps_);
-    const std::string changes = describe_changes(
-        *checkpoint.settings, now,
-        dag::scheduled_learning_rate(job_.schedule, job_.optimizer.learning_rate, next, total_steps_));
-    if (!changes.empty()) warnings_.push_back("the job is another than that of " + manifest + ": " + changes);
     return {};
   }
 

@@ -23,7 +23,20 @@ Job& JobBook::submit(const PeerId& submitter, proto::Encoded<proto::SubmitJob> s
   proto::JobEvent queued;
   queued.kind = JobEventKind::State;
   emit(job, std::move(queued));
+  if (const auto& beginning = job.submitted.submission->beginning) begin_at(job, *beginning);
   return job;
+}
+
+// As if the job had come so far here.
+void JobBook::begin_at(Job& job, const proto::Beginning& beginning) {
+  CheckpointCommitted checkpoint{.job = job.number(),
+                                 .step = beginning.step,
+                                 .tensors = beginning.tensors,
+                                 .skipped_steps = beginning.skipped_steps};
+  step_.record(checkpoint);
+  job.points.commit_checkpoint(std::move(checkpoint));
+  job.step = job.points.step();
+  notice(job, "begins at its user's checkpoint: going on from " + job.points.describe());
 }
 
 Job& JobBook::load(const StoredJob& stored) {
@@ -102,7 +115,9 @@ void JobBook::remove_ended(const Pool& pool) {
   std::erase_if(jobs_, [&](const auto& entry) {
     const Job& job = entry.second;
     if (!job.has_ended()) return false;
-    step_.record(JobEnded{job.submitted.submitter, status_of(job, pool)});
+    JobEnded ended{job.submitted.submitter, status_of(job, pool)};
+    ended.status.ended_unix_ms = step_.now.unix_ms;
+    step_.record(std::move(ended));
     step_.effect(ForgetJob{job.number()});
     return true;
   });
@@ -122,6 +137,11 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
   status.recoveries = job.losses.recoveries;
   status.equal_bits = job.bits.are_equal;
   status.loss = job.log.loss;
+  status.submitted_unix_ms = job.submitted.unix_ms;
+  if (!job.log.metrics.empty()) {
+    status.evaluated_step = job.log.evaluated_step;
+    status.metrics = job.log.metrics;
+  }
   if (const Crew* crew = job.crew()) status.plan = crew->plan->explanation;
   if (const phase::Running* at = job.running()) {
     const Run& run = *at->run;

@@ -46,6 +46,8 @@ class JobBook {
   std::set<PeerId> peers_needed() const;
 
  private:
+  void begin_at(Job& job, const proto::Beginning& beginning);
+
   Step& step_;
   std::map<proto::JobNumber, Job> jobs_;
   proto::JobNumber next_ = 1;

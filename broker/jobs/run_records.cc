@@ -28,7 +28,7 @@ std::string codecs_of_evaluation(const PlannedRun& plan) {
 void RunRecords::add_event(Job& job, proto::JobEvent event) {
   if (event.kind == JobEventKind::Step) {
     job.log.recorded_step = event.step;
-    job.log.loss = event.loss;
+    if (!event.skipped) job.log.loss = event.loss;
     job.log.losses[event.step] = event.loss;
   } else if (event.kind == JobEventKind::Evaluation) {
     job.log.evaluated_step = event.step;

@@ -189,6 +189,10 @@ Status JobPlanner::open(proto::JobNumber job, const proto::SubmitJob& submission
   if (context_ && context_->job.microbatch_size == microbatch_size) return {};
   WEFT_TRY(const OpenedJob opened, open_submission(submission, blobs_, folder_of(job)));
   WEFT_TRY(context_, make_job_context(job, opened, microbatch_size, blobs_));
+  if (const auto& beginning = submission.beginning; beginning && beginning->step >= context_->steps)
+    return fail(ErrorCode::InvalidArgument, "nothing is left to train: the checkpoint is after step " +
+                                                std::to_string(beginning->step) + ", and the job has " +
+                                                std::to_string(context_->steps) + " steps");
   return {};
 }
 

@@ -64,6 +64,22 @@ Status check_blobs(const proto::SubmitJob& submission, const storage::BlobStore&
   return {};
 }
 
+// Whose tensors fit the model is seen when it is planned.
+Status check_beginning(const proto::SubmitJob& submission, const configs::Job& job,
+                       const storage::BlobStore& blobs) {
+  if (!submission.beginning) return {};
+  if (job.task != configs::Task::Train)
+    return fail(ErrorCode::InvalidArgument, "a job begins at a checkpoint only if it trains");
+  for (const proto::TensorReference& tensor : submission.beginning->tensors) {
+    WEFT_TRY(const uint64_t size, blobs.size(tensor.sha256));
+    if (size != static_cast<uint64_t>(tensor.spec.bytes().value))
+      return fail(ErrorCode::Corrupted, "the checkpoint's '" + tensor.key.name + "' has " +
+                                            std::to_string(size) + " bytes, and is " +
+                                            to_string(tensor.spec));
+  }
+  return {};
+}
+
 // What is put together, against the bytes that came for it, each blob counted once.
 Status check_sizes(const proto::SubmitJob& submission, const std::set<std::string>& data) {
   std::set<Digest> counted;
@@ -139,6 +155,7 @@ Result<configs::Job> check_submission(const proto::SubmitJob& submission, const 
                       "', which is not one of its files: submit it with weft submit");
   WEFT_TRY_STATUS(check_sizes(submission, data));
   WEFT_TRY_STATUS(check_blobs(submission, blobs));
+  WEFT_TRY_STATUS(check_beginning(submission, job, blobs));
   return job;
 }
 

@@ -72,6 +72,21 @@ Status get(const wire::ModelTensor& from, ModelTensor& to) {
   return read.status();
 }
 
+void put(const Beginning& from, wire::Beginning& to) {
+  to.set_step(from.step);
+  to.set_skipped_steps(from.skipped_steps);
+  put_list(from.tensors, *to.mutable_tensors());
+}
+Status get(const wire::Beginning& from, Beginning& to) {
+  Reader read("Beginning");
+  to.step = from.step();
+  read.require(to.step > 0, "step", "0");
+  to.skipped_steps = from.skipped_steps();
+  read.require(to.skipped_steps <= to.step, "skipped_steps", "more than there were steps");
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  return read.status();
+}
+
 void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_name(put_text(from.name, kNameMax));
   to.set_job(from.job);
@@ -85,6 +100,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   put_list(from.tensors, *to.mutable_tensors());
   to.set_serves(from.serves);
   to.set_submitter(put_text(from.submitter, kNameMax));
+  if (from.beginning) put(*from.beginning, *to.mutable_beginning());
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -108,6 +124,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
     read.require(tensors.insert(tensor.name).second, "tensors", "a name is there twice");
   read.name(from.serves(), to.serves, "serves");
   read.name(from.submitter(), to.submitter, "submitter");
+  if (from.has_beginning()) read.part(from.beginning(), to.beginning.emplace(), "beginning");
   return read.status();
 }
 
@@ -118,6 +135,24 @@ Status get(const wire::JobAccepted& from, JobAccepted& to) {
 }
 
 // ---- states
+
+template <typename Wire>
+void put_metrics(const std::map<std::string, double>& from, Wire& to) {
+  for (const auto& [name, value] : from) {
+    to.add_metrics()->set_name(name);
+    to.mutable_metrics()->rbegin()->set_value(value);
+  }
+}
+template <typename Wire>
+void get_metrics(const Wire& from, std::map<std::string, double>& to, Reader& read) {
+  read.require(static_cast<size_t>(from.metrics_size()) <= kStagesMax, "metrics", "more than 1024");
+  for (int i = 0; i < from.metrics_size() && read.good(); ++i) {
+    std::string name;
+    read.name(from.metrics(i).name(), name, "metrics.name");
+    read.require(to.emplace(std::move(name), from.metrics(i).value()).second, "metrics",
+                 "a name is there twice");
+  }
+}
 
 void put(const StageStatus& from, wire::StageStatus& to) {
   put_seat(from.seat, to);
@@ -175,6 +210,10 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   put_list(from.stages, *to.mutable_stages());
   put(from.comparison, *to.mutable_comparison());
   to.set_submitter(put_text(from.submitter, kNameMax));
+  to.set_submitted_unix_ms(from.submitted_unix_ms);
+  to.set_ended_unix_ms(from.ended_unix_ms);
+  to.set_evaluated_step(from.evaluated_step);
+  put_metrics(from.metrics, to);
 }
 Status get(const wire::JobStatus& from, JobStatus& to) {
   WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
@@ -196,6 +235,10 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   read.messages(from.plan(), to.plan, kShortListMax, "plan");
   read.list(from.stages(), to.stages, kStagesMax, "stages");
   read.name(from.submitter(), to.submitter, "submitter");
+  to.submitted_unix_ms = from.submitted_unix_ms();
+  to.ended_unix_ms = from.ended_unix_ms();
+  to.evaluated_step = from.evaluated_step();
+  get_metrics(from, to.metrics, read);
   return read.status();
 }
 
@@ -250,10 +293,7 @@ void put(const JobEvent& from, wire::JobEvent& to) {
   to.set_samples_per_second(from.samples_per_second);
   to.set_gradient_norm(from.gradient_norm);
   to.set_samples(from.samples);
-  for (const auto& [name, value] : from.metrics) {
-    to.add_metrics()->set_name(name);
-    to.mutable_metrics()->rbegin()->set_value(value);
-  }
+  put_metrics(from.metrics, to);
   to.set_text(put_text(from.text));
   for (const std::string& peer : from.peers) to.add_peers(put_text(peer));
   to.set_diverged(from.diverged);
@@ -273,13 +313,7 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   to.samples_per_second = from.samples_per_second();
   to.gradient_norm = from.gradient_norm();
   to.samples = from.samples();
-  read.require(static_cast<size_t>(from.metrics_size()) <= kStagesMax, "metrics", "more than 1024");
-  for (int i = 0; i < from.metrics_size() && read.good(); ++i) {
-    std::string name;
-    read.name(from.metrics(i).name(), name, "metrics.name");
-    read.require(to.metrics.emplace(std::move(name), from.metrics(i).value()).second, "metrics",
-                 "a name is there twice");
-  }
+  get_metrics(from, to.metrics, read);
   read.message(from.text(), to.text, "text");
   read.names(from.peers(), to.peers, kStagesMax, "peers");
   to.diverged = from.diverged();
@@ -339,6 +373,12 @@ Status get(const wire::StopJob& from, StopJob& to) {
 
 void put(const ResumeJob& from, wire::ResumeJob& to) { to.set_job(from.job); }
 Status get(const wire::ResumeJob& from, ResumeJob& to) {
+  to.job = from.job();
+  return {};
+}
+
+void put(const RemoveJob& from, wire::RemoveJob& to) { to.set_job(from.job); }
+Status get(const wire::RemoveJob& from, RemoveJob& to) {
   to.job = from.job();
   return {};
 }

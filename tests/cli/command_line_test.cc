@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/typing_distance.h"
 #include "cli/exit_codes.h"
 #include "cli/suggestions.h"
 

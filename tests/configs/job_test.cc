@@ -299,9 +299,12 @@ output: y.npz
   EXPECT_EQ(job.output, "dir/y.npz");
 }
 
-TEST(Job, SetOutputIsRelativeToTheCurrentDirectory) {
+TEST(Job, PathsOfTheCommandLineAreRelativeToTheCurrentFolder) {
   EXPECT_EQ(parsed(kSmall, {"output=here.onnx"}).output, "here.onnx");
-  EXPECT_EQ(parsed(kSmall, {"model=other.onnx"}).model, "dir/other.onnx");
+  EXPECT_EQ(parsed(kSmall, {"model=../other.onnx"}).model, "../other.onnx");
+  EXPECT_EQ(std::get<data::NpzSpec>(*parsed(kSmall, {"data.train={type: npz, path: a/./b.npz}"}).train).path,
+            "a/b.npz");
+  EXPECT_EQ(parsed(kSmall).model.parent_path(), "dir") << "what the file says is relative to it";
 }
 
 TEST(Job, LaterSetsWin) { EXPECT_EQ(parsed(kSmall, {"steps=5", "steps=7"}).steps, 7u); }

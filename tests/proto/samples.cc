@@ -347,6 +347,11 @@ class Maker {
   void fill(SubmitJob& to) {
     fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors, to.serves,
              to.submitter);
+    if (small() % 2 == 0) {
+      Beginning& beginning = to.beginning.emplace();
+      fill_all(beginning.step, beginning.skipped_steps, beginning.tensors);
+      beginning.step = std::max({beginning.step, beginning.skipped_steps, uint64_t{1}});
+    }
     to.stages = small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
   }
@@ -358,7 +363,10 @@ class Maker {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
              to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
              to.stages, to.comparison.step, to.comparison.loss_dense, to.comparison.loss,
-             to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter);
+             to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter, to.evaluated_step);
+    to.submitted_unix_ms = small();
+    to.ended_unix_ms = small();
+    for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);
     pick(to.state, JobState::Failed);
   }
   void fill(PeerStatus& to) {
@@ -380,6 +388,7 @@ class Maker {
   void fill(GetEvents& to) { fill_all(to.job, to.from_sequence, to.follow); }
   void fill(EventsEnd& to) { fill(to.job); }
   void fill(StopJob& to) { fill(to.job); }
+  void fill(RemoveJob& to) { fill(to.job); }
   void fill(ResumeJob& to) { fill(to.job); }
   void fill(BanPeer& to) { fill_all(to.peer, to.lift); }
   void fill(Done&) {}

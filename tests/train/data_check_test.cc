@@ -229,7 +229,8 @@ TEST_F(Columns, WhatIsNotFiniteIsRefusedUnlessTheJobSkipsIt) {
 
 TEST_F(Columns, ATestSetsFaultsAreToldToo) {
   write({{"image", images_}, {"label", labels(DType::I64, {6})}});
-  const configs::Job with_test = job({"data.test={type: npz, path: test.npz}"});
+  const configs::Job with_test =
+      job({"data.test={type: npz, path: " + (scratch_.folder() / "test.npz").string() + "}"});
   const auto check = [&](const Tensor& image, const Tensor& label) -> Result<std::vector<std::string>> {
     write({{"image", image}, {"label", label}}, "test.npz");
     WEFT_TRY(const auto test, data::open_dataset(*with_test.test));

@@ -60,20 +60,21 @@ TEST_F(Outputs, WhatTheJobReadsIsNotOverwrittenByAnyName) {
 TEST_F(Outputs, NorIsWhatTheCommandLineNames) {
   fs::create_symlink("data.npz", at("named.npz"));
   const std::string output = "output=" + at("data.npz").string();
-  expect_refused(job({"data.train.path=named.npz", output}), ErrorCode::InvalidArgument,
+  expect_refused(job({"data.train.path=" + at("named.npz").string(), output}), ErrorCode::InvalidArgument,
                  "is data of the job");
   fs::copy(at("data.npz"), at("test.npz"));
-  expect_refused(job({"data.test={type: npz, path: test.npz}", "output=" + at("test.npz").string()}),
+  expect_refused(job({"data.test={type: npz, path: " + at("test.npz").string() + "}",
+                      "output=" + at("test.npz").string()}),
                  ErrorCode::InvalidArgument, "is data of the job");
 }
 
 TEST_F(Outputs, NorByAFileBesideTheOutput) {
   fs::copy(at("model.onnx"), at("a.inference.onnx"));
-  expect_refused(job({"model=a.inference.onnx", "output=" + at("a.onnx").string()}),
+  expect_refused(job({"model=" + at("a.inference.onnx").string(), "output=" + at("a.onnx").string()}),
                  ErrorCode::InvalidArgument, "written beside it");
   fs::copy(at("model.onnx"), at("b.onnx.partial"));
-  expect_refused(job({"model=b.onnx.partial", "output=" + at("b.onnx").string()}), ErrorCode::InvalidArgument,
-                 "written beside it");
+  expect_refused(job({"model=" + at("b.onnx.partial").string(), "output=" + at("b.onnx").string()}),
+                 ErrorCode::InvalidArgument, "written beside it");
 }
 
 TEST_F(Outputs, FoldersDevicesAndLongNamesAreNoOutput) {

@@ -98,7 +98,7 @@ class Submission : public testing::Test {
 TEST_F(Submission, AnNpzJobArrivesAsItWas) {
   const auto opened = open(unpack_case("resnet_small"), {"placement.stages=3"});
   const auto submission = pack(opened);
-  EXPECT_EQ(submission.name, "job.yaml");
+  EXPECT_EQ(submission.name, "resnet_small") << "all are called job.yaml";
   EXPECT_EQ(submission.stages, 3u);
   ASSERT_GE(submission.files.size(), 2u);
   EXPECT_EQ(submission.files[0].path, "model/model.onnx");

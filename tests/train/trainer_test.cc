@@ -345,9 +345,11 @@ TEST_F(Trainer, EvaluatesEverySampleOnceWhateverTheMicrobatch) {
   uint64_t samples = 0;
   for (const char* size : {"4", "7"}) {
     const auto evaluated = job(
-        "resnet_small", {"steps=1", "optimizer.learning_rate=1e-30", std::string("batch_size=") + size,
-                         std::string("microbatch_size=") + size, "clip_norm=1e30",
-                         "data.test={type: npz, path: data.npz}", output(std::string("e") + size + ".onnx")});
+        "resnet_small",
+        {"steps=1", "optimizer.learning_rate=1e-30", std::string("batch_size=") + size,
+         std::string("microbatch_size=") + size, "clip_norm=1e30",
+         "data.test={type: npz, path: " + (scratch_.folder() / "resnet_small" / "data.npz").string() + "}",
+         output(std::string("e") + size + ".onnx")});
     const auto backend = peer::make_reference_backend();
     const auto result = train::train(evaluated, *backend, {}, [&](const train::Event& event) {
       const auto* evaluation = std::get_if<train::EvaluationEvent>(&event);
