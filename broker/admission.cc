@@ -29,6 +29,21 @@ std::string_view reason_of(TokenVerdict verdict) {
   return "";
 }
 
+std::string_view name_of(Role role) {
+  switch (role) {
+    case Role::Submitter:
+      return "submitter";
+    case Role::Admin:
+      return "admin";
+    case Role::Caller:
+      return "caller";
+    case Role::Peer:
+    case Role::PeerBulk:
+      break;
+  }
+  return "peer";
+}
+
 // Of a connection, as keys are known: both connections of a peer are the peer's.
 Role role_of(const proto::Hello& hello) { return hello.role == Role::PeerBulk ? Role::Peer : hello.role; }
 
@@ -53,8 +68,10 @@ bool Admission::admit(const Introduced& event) {
   const auto has = [&](Role as) { return principals_.is_admitted(event.who, as); };
   const bool is_known = has(role) || (is_client && has(Role::Admin));
   if (!is_known && event.verdict != TokenVerdict::Valid) {
-    step_.log("info hello_refused address=" + event.address + " key=" + to_string(event.who));
-    return refuse(event.connection, ErrorCode::PermissionDenied, std::string(reason_of(event.verdict)));
+    const std::string why(reason_of(event.verdict));
+    step_.log("info hello_refused address=" + event.address + " key=" + to_string(event.who) +
+              " role=" + std::string(name_of(role)) + " reason=\"" + why + "\"");
+    return refuse(event.connection, ErrorCode::PermissionDenied, why);
   }
   if (hello.major != proto::kProtocolMajor) {
     if (hello.role == Role::Peer) {  // shown as what it is

@@ -42,6 +42,7 @@ Effects Broker::step(Now now, const Event& event) {
                    runs_.on_relay_waiting(e.ticket);
                  },
                  [&](const Tick& e) {
+                   if (e.disk) step_.disk = *e.disk;
                    membership_.check_leases(e.heard_until.value_or(step_.now.monotonic));
                    pool_.let_in();
                    if (++ticks_ % 4 == 0) step_.peers = true;  // for the times since they were heard
@@ -97,10 +98,12 @@ void Broker::protocol_error(Peer& peer, const std::string& what) {
   membership_.disconnect(peer, ErrorCode::InvalidArgument, what);
 }
 
-void Broker::on_drain(Peer& peer) {
+void Broker::on_drain(Peer& peer, const proto::Drain& drain) {
   peer.draining = true;
+  peer.goodbye = drain;
   step_.peers = step_.stand_bys = true;
-  step_.log("info peer_drains peer=" + peer.name);
+  step_.log("info peer_drains peer=" + peer.name + (drain.returns ? " returns=yes" : "") +
+            (drain.reason.empty() ? "" : " reason=\"" + drain.reason + "\""));
   for (const proto::JobNumber number : peer.jobs()) {
     Job& job = book_.at(number);
     phase::Running* at = job.running();
@@ -128,7 +131,7 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
             if (!m.work) return;
             if (const auto slow = runs_.on_work(peer, *m.work)) recovery_.on_slow(*slow, peer);
           },
-          [&](const proto::Drain&) { on_drain(peer); },
+          [&](const proto::Drain& m) { on_drain(peer, m); },
           [&](const proto::StageReady& m) {
             with_stage(m, [&](Job& job, uint32_t stage) { scheduler_.on_stage_ready(job, stage, m); });
           },
@@ -146,7 +149,9 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
           [&](const proto::ServeProgress&) { ++step_.counters.stale_dropped; },  // gates pass it on
           [&](const proto::StepReport& m) {
             status = runs_.on_report(peer, message, 0);
-            if (status) probes_.observe(peer, m);
+            if (!status) return;
+            count(peer, m);
+            probes_.observe(peer, m);
           },
           [&](const auto&) { status = runs_.on_report(peer, message, event.blobs_missing); },
       },

@@ -89,6 +89,8 @@ class Broker {
   std::set<Digest> referenced_blobs() const { return book_.referenced_blobs(); }
   // Their unpacked files are needed.
   std::set<proto::JobNumber> open_jobs() const { return book_.numbers(); }
+  // What it counted, and how things stand; for whoever watches.
+  Metrics metrics() const;
   // Nothing: it has ended, or never was.
   std::optional<proto::JobStatus> status(proto::JobNumber job) const;
 
@@ -97,7 +99,8 @@ class Broker {
   void on_received(const Received& event);
   void on_heard(const Heard& event);
   void on_peer_message(Peer& peer, const Received& event);
-  void on_drain(Peer& peer);
+  void on_drain(Peer& peer, const proto::Drain& drain);
+  void count(const Peer& peer, const proto::StepReport& report);
   void protocol_error(Peer& peer, const std::string& what);
 
   // Around a restart (restart.cc)

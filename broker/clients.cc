@@ -81,7 +81,7 @@ void Clients::answer(const Received& event, const Client& client) {
                 proto::Refusal{.code = ErrorCode::PermissionDenied,
                                .message = "only an admin bans peers (weft token create --role admin)"});
           },
-          [&](const proto::ListPeers&) { step_.send(connection, pool_.list()); },
+          [&](const proto::ListPeers&) { list_peers(connection, client); },
           [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
           [&](const proto::GetResult& m) {
             const Job* job = open_job(m.job);
@@ -124,6 +124,16 @@ void Clients::list_jobs(ConnectionId connection, const Client& client, const pro
       list.open.push_back(book_.status_of(at->second, pool_));
   }
   step_.effect(std::move(list));
+}
+
+// Whose stages a peer has, and how full the broker's disk is, is an admin's matter.
+void Clients::list_peers(ConnectionId connection, const Client& client) {
+  proto::PeerList list = pool_.list();
+  if (!client.is_admin) {
+    list.blob_bytes = list.disk_free = list.disk_size = {};
+    for (proto::PeerStatus& peer : list.peers) peer.jobs.clear();
+  }
+  step_.send(connection, std::move(list));
 }
 
 void Clients::ban(ConnectionId connection, const proto::BanPeer& request) {

@@ -50,6 +50,7 @@ class Clients {
   };
   void answer(const Received& event, const Client& client);
   void list_jobs(ConnectionId connection, const Client& client, const proto::ListJobs& request);
+  void list_peers(ConnectionId connection, const Client& client);
   void ban(ConnectionId connection, const proto::BanPeer& request);
   void stop_job(Job& job);
   void note_unknown_peers(Job& job);

@@ -95,10 +95,15 @@ struct TokensRevoked {
 struct RelayWaiting {  // one side of a granted ticket has come
   proto::Secret ticket{};
 };
+// Of the disk that the broker's data is on. All 0: nobody has looked yet.
+struct DiskState {
+  Bytes blobs{}, free{}, size{};
+};
 struct Tick {
   // Whatever came from peers until then has been told: nobody has been silent for longer than until there.
   // Nothing: until now.
   std::optional<Instant> heard_until{};
+  std::optional<DiskState> disk{};  // nothing: as before
 };
 struct Leaving {};  // the last: the broker is ended, as somebody asked
 using Event =

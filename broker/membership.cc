@@ -73,6 +73,8 @@ void Membership::admit_peer(const Introduced& event) {
   if (host_of(peer.address) != host_of(event.address) ||
       peer.device.addresses.empty() != hello.device->addresses.empty())
     probes_.forget_links(event.who);
+  if (peer.device.addresses != hello.device->addresses || host_of(peer.address) != host_of(event.address))
+    peer.was_dialled.reset();
   if (peer.instance != hello.instance) peer.times.reset();  // it has measured itself anew
   peer.device = *hello.device;
   peer.instance = hello.instance;
@@ -80,6 +82,7 @@ void Membership::admit_peer(const Introduced& event) {
   peer.address = event.address;
   peer.last_heard = step_.now.monotonic;
   peer.draining = peer.device_lost = peer.other_version = false;
+  peer.goodbye.reset();
   pool_.connect(peer, event.connection);
   probes_.let_rest_end(event.who);
   step_.peers = step_.stand_bys = step_.probes = true;

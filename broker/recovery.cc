@@ -48,7 +48,10 @@ void Recovery::recover(Job& job, const std::string& reason, bool counts) {
   job.step = job.points.step();
   if (!moving) job.move_to.clear();
   if (was_running) {
-    if (job.move_to.empty()) ++job.losses.recoveries;
+    if (job.move_to.empty()) {
+      ++job.losses.recoveries;
+      if (!moving) step_.figures.on_recovery();
+    }
     if (!job.losses.lost_at) job.losses.lost_at = step_.now.monotonic;
     const uint64_t again = lost > job.step ? lost - job.step : 0;
     const std::string goes_on =

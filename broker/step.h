@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "broker/events.h"
+#include "broker/figures.h"
 
 namespace weft::broker {
 
@@ -40,6 +41,8 @@ class Step {
 
   Now now{};
   Counters counters{};
+  Figures figures{};
+  DiskState disk{};  // as it was looked at last
   // To be looked at before the step ends.
   bool peers = true;       // the list that clients see
   bool stand_bys = false;  // who holds what for whom

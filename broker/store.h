@@ -57,6 +57,14 @@ class Store {
   // those that failed or were stopped after `resumable_since`.
   virtual Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) = 0;
 
+  // Forgets jobs that ended before then: all that is known of them but that their numbers are taken.
+  struct Forgotten {
+    std::vector<proto::JobNumber> jobs{};
+    std::set<Digest> blobs{};  // that no job which has ended names any more; one that is open may
+  };
+  // `tries`: nothing is forgotten, only said. A store that keeps nothing has nothing to forget.
+  virtual Result<Forgotten> forget_ended(int64_t /*before_unix_ms*/, bool /*tries*/) { return Forgotten{}; }
+
   // Tokens that are revoked, when anything in the database was changed by another process since the last
   // time; else nothing.
   virtual Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() = 0;

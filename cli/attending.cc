@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cli/exit_codes.h"
+#include "cli/peer_work.h"
 #include "cli/say.h"
 
 namespace weft::cli {
@@ -74,12 +75,20 @@ class Attender {
   // One visit; nothing: it is over for now.
   Result<std::optional<int>> work();
 
+  // What it does is said, to the log and to whoever watches.
+  void tell_of_work(const peer::PeerActivity& activity) {
+    for (const std::string& line : work_.lines(activity, boot_clock())) what_.service.log(line);
+    if (what_.metrics) what_.metrics->set(peer_metrics(activity, work_.done(), !is_open()));
+  }
+
   Attending what_;
+  PeerWork work_;
 };
 
 Result<bool> Attender::wait() {
   if (is_open()) return true;
   say(stderr, "info away reason=\"{}\"\n", describe());
+  tell_of_work({});
   net::Loop loop;
   bool leaves = false;
   WEFT_TRY(const auto signals, SignalWatch::start(loop, [&](int) {
@@ -102,9 +111,10 @@ Result<std::optional<int>> Attender::work() {
   net::Loop loop;
   peer::PeerService peer(loop, what_.service);
   bool forced = false, leaves = false, goes_away = false;
+  work_.begin_visit();
   std::unique_ptr<net::Loop::Timer> look, late;
   const auto hand_over = [&] {
-    peer.request_drain();
+    peer.request_drain({.reason = leaves ? "" : describe(), .returns = !leaves});
     if (!late)
       late = loop.after(kHandOverMax, [&] {
         say(stderr, "warning not_handed_over reason=\"the broker did not take the work away\"\n");
@@ -119,6 +129,7 @@ Result<std::optional<int>> Attender::work() {
   };
   std::function<void()> look_again = [&] {
     look_at_hours();
+    tell_of_work(peer.activity());
     look = loop.after(kLookEvery, look_again);
   };
   look_again();
@@ -141,7 +152,8 @@ Result<std::optional<int>> Attender::work() {
     what_.control->attach(loop, [&](const ControlRequest& request) {
       std::string says = carry_out(request);
       look_at_hours();
-      return goes_away ? says + "; what it works on is handed over first" : says;
+      return says + "; " +
+             (goes_away ? "what it works on is handed over first" : weft::cli::describe(peer.activity()));
     });
   const Status left = peer.run();
   look.reset();

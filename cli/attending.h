@@ -10,6 +10,7 @@
 #include "cli/peer_control.h"
 #include "cli/signals.h"
 #include "peer/service/peer_service.h"
+#include "web/metrics_page.h"
 
 namespace weft::cli {
 
@@ -19,6 +20,7 @@ struct Attending {
   std::unique_ptr<PeerControl> control{};  // null: nobody can pause it
   Signals reload{};                        // a signal beside those that end it, and what it does
   std::function<void()> on_reload{};
+  std::shared_ptr<web::LatestMetrics> metrics{};  // is told what the peer counts; null: nobody watches
 };
 
 // Until it is told to leave, or was refused for good: what `weft join` ends with. REQUIRES: stop_signals()

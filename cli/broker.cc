@@ -20,6 +20,7 @@
 #include "cli/log_lines.h"
 #include "cli/say.h"
 #include "cli/signals.h"
+#include "web/server.h"
 
 namespace weft::cli {
 namespace {
@@ -95,6 +96,18 @@ class StopOnSignal {
   std::thread thread_;
 };
 
+void say_listening(const broker::BrokerService& service, const std::string& address, const fs::path& data_dir,
+                   const std::function<void(const std::string&)>& log) {
+  log(fmt::format("info listening address={} advertised={} data_dir=\"{}\" weft={} protocol={}.{}",
+                  net::to_string(service.endpoint()), address, fs::absolute(data_dir).string(), WEFT_VERSION,
+                  proto::kProtocolMajor, proto::kProtocolMinor));
+  if (const auto metrics = service.metrics_endpoint(); metrics && !web::is_loopback(*metrics))
+    log(fmt::format(
+        "warning metrics_are_open address={} reason=\"other machines reach them, and they are neither "
+        "encrypted nor asked a token for\"",
+        net::to_string(*metrics)));
+}
+
 Result<int> run_broker(const BrokerWords& words) {
   broker::BrokerServiceOptions options;
   WEFT_TRY_STATUS(read_broker_options(words, options));
@@ -104,6 +117,7 @@ Result<int> run_broker(const BrokerWords& words) {
   }
   options.broker.software = WEFT_VERSION;
   options.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
+  const auto log = options.log;
   options.program = "/proc/self/exe";  // this very program, also when its file was replaced
 
   const bool is_journal = writes_to_journal();
@@ -117,6 +131,7 @@ Result<int> run_broker(const BrokerWords& words) {
   if (const net::Endpoint bound = service->endpoint(); !is_advertised && is_any_address(bound.host))
     address = net::to_string({own_address(), bound.port});
   WEFT_TRY_STATUS(broker::keep_address(data_dir, address));
+  say_listening(*service, address, data_dir, log);
   if (is_journal)
     say(stdout,
         "no token is written to the journal: `weft token join-line --data-dir {1}` shows how peers join {0}, "
@@ -131,6 +146,8 @@ Result<int> run_broker(const BrokerWords& words) {
         *service->submitter_token(), address);
   if (const auto http = service->http_endpoint())
     say(stdout, "served models: {}://{}/v1\n", has_certificate ? "https" : "http", net::to_string(*http));
+  if (const auto metrics = service->metrics_endpoint())
+    say(stdout, "metrics: http://{}/metrics\n", net::to_string(*metrics));
   std::fflush(stdout);
   const StopOnSignal stop(*service);
   WEFT_TRY_STATUS(service->wait());
@@ -144,6 +161,7 @@ void add_broker(CommandLine program, Command& chosen) {
   const auto words = std::make_shared<BrokerWords>();
   add_broker_options(command, *words);
   command.runs(chosen, [words] { return run_broker(*words); });
+  add_broker_gc(command, chosen);
 }
 
 }  // namespace weft::cli

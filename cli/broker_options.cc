@@ -102,6 +102,12 @@ Status parse_compare_share(const std::string& text, BrokerServiceOptions& into) 
   return {};
 }
 
+Status parse_keep(const std::string& text, BrokerServiceOptions& into) {
+  if (text == "forever") return {};
+  WEFT_TRY(into.keep, parse_duration(text));
+  return {};
+}
+
 Status parse_plan_seconds(const std::string& text, BrokerServiceOptions& into) {
   const auto seconds = number_in(text, 1, kPlanSecondsMax);
   if (!seconds) return wrong("--plan-seconds", text, "is no number of seconds from 1 to a day");
@@ -130,6 +136,13 @@ std::vector<Row> rows_of_door() {
          return {};
        },
        /*is_path=*/true},
+      {"metrics",
+       "HOST:PORT where Prometheus reads /metrics, as 127.0.0.1:7790; default: nowhere; it is HTTP without "
+       "TLS or token, so keep it on this machine or a network of your own",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         WEFT_TRY(into.metrics, net::parse_endpoint(text));
+         return {};
+       }},
   };
 }
 
@@ -199,6 +212,10 @@ std::vector<Row> rows_of_broker() {
        "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
        "unlimited; a model that takes more fails its job",
        parse_plan_memory},
+      {"keep",
+       "how long what ended jobs left is kept, as 7d: their weights, predictions and events; default "
+       "forever; `weft broker gc` shows what a time would free",
+       parse_keep},
       {"plan_seconds", "how long planning a job may take, in seconds; default 60", parse_plan_seconds},
   };
 }

@@ -25,6 +25,7 @@ void add_ops(CommandLine program, Command& chosen);
 void add_plan(CommandLine program, Command& chosen);
 void add_plan_worker(CommandLine program, Command& chosen);
 void add_broker(CommandLine program, Command& chosen);
+void add_broker_gc(CommandLine broker, Command& chosen);  // weft broker gc
 void add_token(CommandLine program, Command& chosen);
 void add_join(CommandLine program, Command& chosen);
 void add_pause(CommandLine program, Command& chosen);

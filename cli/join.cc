@@ -12,6 +12,7 @@
 #include "cli/device.h"
 #include "cli/exit_codes.h"
 #include "cli/join_devices.h"
+#include "cli/join_limits.h"
 #include "cli/join_options.h"
 #include "cli/log_lines.h"
 #include "cli/quantities.h"
@@ -21,6 +22,7 @@
 #include "configs/cluster.h"
 #include "peer/service/peer_service.h"
 #include "storage/files.h"
+#include "web/metrics_page.h"
 
 namespace weft::cli {
 namespace {
@@ -169,6 +171,19 @@ Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& de
   return offered;
 }
 
+Result<std::unique_ptr<web::Server>> start_metrics(const std::string& address,
+                                                   std::shared_ptr<const web::LatestMetrics> metrics) {
+  const auto endpoint = net::parse_endpoint(address);
+  if (!endpoint) return fail(endpoint.error().within("--metrics"));
+  auto server = web::serve_metrics(*endpoint, std::move(metrics));
+  if (!server) return fail(server.error().within("--metrics"));
+  say(stderr, "info metrics address=http://{}/metrics\n", net::to_string((*server)->endpoint()));
+  if (!web::is_loopback(*endpoint))
+    say(stderr,
+        "warning metrics_are_open reason=\"other machines reach them, and nobody is asked a token\"\n");
+  return server;
+}
+
 // How many stages the peer holds at once.
 Result<uint32_t> parse_jobs(const std::string& text) {
   if (text.empty() || text == "2") return 2;
@@ -177,12 +192,23 @@ Result<uint32_t> parse_jobs(const std::string& text) {
               "--jobs: '" + text + "' is neither 1 nor 2: one that trains, and one that serves beside it");
 }
 
+Attending attending_of(peer::PeerServiceOptions service, const std::optional<Schedule>& hours) {
+  Attending attending{.service = std::move(service), .attendance = Attendance(hours)};
+  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid()),
+                                       attending.service.hello.name))
+    attending.control = std::move(*control);
+  else
+    say(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);
+  return attending;
+}
+
 Result<int> run_join(const JoinOptions& options) {
   peer::PeerServiceOptions service;
   WEFT_TRY(service.broker, net::parse_endpoint(options.broker));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
   WEFT_TRY(const Device device, parse_device(options.devices.front()));
   WEFT_TRY(const OfferedMemory offered, parse_offered(options, device));
+  WEFT_TRY_STATUS(check_offer(device, offered, this_machine()));
   WEFT_TRY(const uint32_t jobs, parse_jobs(options.jobs));
   WEFT_TRY_STATUS(set_listen(options, service));
   WEFT_TRY(const Caps caps, parse_caps(options));
@@ -241,12 +267,7 @@ Result<int> run_join(const JoinOptions& options) {
       report.memory.value, report.fingerprint);
   service.hello.device = std::move(report);
 
-  Attending attending{.service = std::move(service), .attendance = Attendance(hours)};
-  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid()),
-                                       attending.service.hello.name))
-    attending.control = std::move(*control);
-  else
-    say(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);
+  Attending attending = attending_of(std::move(service), hours);
   if (!options.emulate_as.empty()) attending.reload = reload;
   attending.on_reload = [&] {
     const Status changed = change_lines(options, caps, open);
@@ -254,6 +275,11 @@ Result<int> run_join(const JoinOptions& options) {
         changed ? "info lines_changed"
                 : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
   };
+  std::unique_ptr<web::Server> metrics;
+  if (!options.metrics.empty()) {
+    attending.metrics = std::make_shared<web::LatestMetrics>();
+    WEFT_TRY(metrics, start_metrics(options.metrics, attending.metrics));
+  }
   return attend(std::move(attending));
 }
 
@@ -301,8 +327,9 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     const auto pass = [&](const char* option, const std::string& value) {
       if (!value.empty()) arguments.insert(arguments.end(), {option, value});
     };
-    for (const auto& [option, value] :
-         {std::pair{"--listen", options.listen}, {"--advertise", options.advertise}}) {
+    for (const auto& [option, value] : {std::pair{"--listen", options.listen},
+                                        {"--advertise", options.advertise},
+                                        {"--metrics", options.metrics}}) {
       if (value.empty()) continue;
       WEFT_TRY(const std::string own, further(value, i));
       pass(option, own);
@@ -330,9 +357,12 @@ Result<int> run_joins(JoinOptions options) {
   if (options.broker.empty())
     return fail(ErrorCode::InvalidArgument,
                 "which broker? say weft join HOST:PORT --token T, or --config FILE");
+  if (const char* token = std::getenv("WEFT_TOKEN"); options.token.empty() && token != nullptr)
+    options.token = token;
   if (options.token.empty())
-    return fail(ErrorCode::InvalidArgument, "no token for the broker " + options.broker +
-                                                ": say --token T, @FILE or - for standard input");
+    return fail(ErrorCode::InvalidArgument,
+                "no token for the broker " + options.broker +
+                    ": say --token T, @FILE or - for standard input, or set WEFT_TOKEN");
   if (options.devices.size() == 1) return run_join(options);
   WEFT_TRY(const auto arguments, arguments_by_device(options));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
@@ -345,7 +375,7 @@ void add_join(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("join", "offer this machine to a broker, as a peer");
   auto options = std::make_shared<JoinOptions>();
   command.option("broker", options->broker, "HOST:PORT, as the broker printed it");
-  command.option("--token", options->token, "a peer token, @FILE, or - for standard input");
+  command.option("--token", options->token, "a peer token, @FILE, or - for standard input (else WEFT_TOKEN)");
   command.option("--config", options->config,
                  "a YAML file with broker, token and the options here, as host_memory for --host-memory; "
                  "options here win; `weft service install` writes one");
@@ -381,6 +411,9 @@ void add_join(CommandLine program, Command& chosen) {
   command.option("--jobs", options->jobs,
                  "jobs that this peer works on at once: with 2 one that serves may stand beside one that "
                  "trains, where the memory offered has room for both, and they take turns; default: 2");
+  command.option(
+      "--metrics", options->metrics,
+      "HOST:PORT where Prometheus reads /metrics of this peer, as 127.0.0.1:7791; default: nowhere");
   command.flag("--dial-private", options->dials_private,
                "dial other peers at addresses of private networks also where the broker is not in one: for "
                "machines of one network that join a broker elsewhere");

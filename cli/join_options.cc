@@ -51,7 +51,8 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
                                   {"download", &options.download},
                                   {"disk", &options.disk},
                                   {"schedule", &options.schedule},
-                                  {"jobs", &options.jobs}})
+                                  {"jobs", &options.jobs},
+                                  {"metrics", &options.metrics}})
     take(key, *into);
   take_path("data_dir", options.data_dir);
   take_path("emulate", options.emulate);

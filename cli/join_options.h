@@ -11,7 +11,7 @@ namespace weft::cli {
 struct JoinOptions {
   std::string config;  // a YAML file; empty: none
   std::string broker, token, name, memory, host_memory, data_dir, listen, advertise, emulate, region, owner,
-      emulate_as, upload, download, disk, schedule, jobs;
+      emulate_as, upload, download, disk, schedule, jobs, metrics;
   bool dials_private = false;
   std::vector<std::string> devices;  // empty: cpu
 };

@@ -119,6 +119,7 @@ void JobBook::remove_ended(const Pool& pool) {
     ended.status.ended_unix_ms = step_.now.unix_ms;
     step_.record(std::move(ended));
     step_.effect(ForgetJob{job.number()});
+    step_.figures.forget(job.number());
     return true;
   });
 }
@@ -142,6 +143,7 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
     status.evaluated_step = job.log.evaluated_step;
     status.metrics = job.log.metrics;
   }
+  status.submitter = job.submitted.submission->submitter;
   if (const Crew* crew = job.crew()) status.plan = crew->plan->explanation;
   if (const phase::Running* at = job.running()) {
     const Run& run = *at->run;

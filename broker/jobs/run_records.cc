@@ -30,6 +30,7 @@ void RunRecords::add_event(Job& job, proto::JobEvent event) {
     job.log.recorded_step = event.step;
     if (!event.skipped) job.log.loss = event.loss;
     job.log.losses[event.step] = event.loss;
+    step_.figures.on_step(event.seconds);
   } else if (event.kind == JobEventKind::Evaluation) {
     job.log.evaluated_step = event.step;
     job.log.metrics = event.metrics;

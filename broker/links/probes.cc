@@ -89,6 +89,7 @@ void Probes::on_report(Peer& peer, const proto::ProbeReport& report) {
   }
   (dialled ? probe->dialler_said : probe->acceptor_said) = true;
   probe->measured = probe->measured || !report.failure;
+  if (dialled && !report.failure) note_dialled(probe->accepts, !report.relayed);
   if (report.failure)
     on_failed(*probe, peer, *report.failure);
   else
@@ -117,6 +118,7 @@ void Probes::on_failed(Pair& probe, const Peer& peer, const Error& error) {
             " other=" + pool_.at(other).name + " reason=\"" + error.message + "\"");
   const bool is_no_way = error.code == ErrorCode::Unavailable || error.code == ErrorCode::Timeout;
   if (is_no_way && peer.id == probe.accepts) return;
+  if (is_no_way) note_dialled(other, /*answered=*/false);
   if (is_no_way && !probe.measured) {
     links_.record({.from = peer.id, .to = other, .at = step_.now.monotonic});
     links_.record({.from = other, .to = peer.id, .at = step_.now.monotonic});
@@ -158,8 +160,48 @@ void Probes::on_relay_waiting(const proto::Secret& ticket) {
       pool_.send(probe.accepts, proto::RelayInvitation{.run = 0, .plan_version = 0, .ticket = ticket});
 }
 
+void Probes::forget_links(const PeerId& peer) {
+  links_.forget(peer);
+  std::erase_if(ways_,
+                [&](const auto& entry) { return entry.first.first == peer || entry.first.second == peer; });
+}
+
+// Who has no address was not dialled there.
+void Probes::note_dialled(const PeerId& dialled, bool answered) {
+  Peer* peer = pool_.find(dialled);
+  if (peer == nullptr || peer->device.addresses.empty() || peer->was_dialled == answered) return;
+  peer->was_dialled = answered;
+  step_.peers = true;
+  if (!answered)
+    step_.log("warning peer_not_reached peer=" + peer->name + " address=" + peer->device.addresses.front() +
+              " reason=\"its port did not answer another peer: its tensors go through this broker\"");
+}
+
+// How tensors go now, and what that says of the address of who was dialled.
+void Probes::note_ways(const Peer& peer, const proto::StepReport& report) {
+  const Job* job = book_.find(report.run);
+  const Crew* crew = job != nullptr ? job->crew() : nullptr;
+  const auto stage = crew != nullptr ? crew->stage_of(peer.id) : std::nullopt;
+  if (!stage) return;
+  for (const proto::LinkUse& use : report.links) {
+    const auto other = crew->plan->find(use.seat);
+    if (!other || use.way == proto::LinkWay::Unsaid) continue;
+    const PeerId& to = crew->plan->stages[*other].peer;
+    const bool is_relayed = use.way == proto::LinkWay::Relay;
+    ways_[{peer.id, to}] = {is_relayed, report.run, step_.now.monotonic};
+    for (const proto::LinkRoute& route : crew->plan->stages[*stage].assignment->links)
+      if (route.seat == use.seat && route.dials && !route.addresses.empty()) note_dialled(to, !is_relayed);
+  }
+}
+
+bool Probes::is_used(const PeerId& from, const PeerId& to, const Way& way) const {
+  const Peer *one = pool_.find(from), *other = pool_.find(to);
+  return one != nullptr && other != nullptr && one->works_on(way.job) && other->works_on(way.job);
+}
+
 // What came of a step over a link that somebody has measured: what goes on otherwise than that is believed.
 void Probes::observe(const Peer& peer, const proto::StepReport& report) {
+  if (report.updated && peer.works_on(report.run)) note_ways(peer, report);
   if (!options_.measures_links || !report.updated || !peer.works_on(report.run)) return;
   const Job* job = book_.find(report.run);
   const Crew* crew = job != nullptr ? job->crew() : nullptr;
@@ -250,6 +292,12 @@ void Probes::list_pairs(const plan::ClusterView& cluster, proto::LinkList& list)
         figure.seconds_since = std::max(seconds(step_.now.monotonic - sample->at), 0.0);
       } else {
         figure.assumed = true;  // if only by what is known of others
+      }
+      const auto way = ways_.find({list.ends[from].peer, list.ends[to].peer});
+      if (way != ways_.end()) {
+        figure.in_use = is_used(way->first.first, way->first.second, way->second);
+        const double since = seconds(step_.now.monotonic - way->second.at);
+        if (figure.assumed || since <= figure.seconds_since) figure.relayed = way->second.is_relayed;
       }
       list.links.push_back(figure);
     }

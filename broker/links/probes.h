@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "broker/jobs/job_book.h"
@@ -25,7 +26,7 @@ class Probes {
   void observe(const Peer& peer, const proto::StepReport& report);
   // Of a peer that has gone nothing is waited for.
   void drop(const PeerId& peer);
-  void forget_links(const PeerId& peer) { links_.forget(peer); }
+  void forget_links(const PeerId& peer);
   void let_rest_end(const PeerId& peer) { resting_.erase(peer); }
   // Somebody waits at the relay for the other end of a probe.
   void on_relay_waiting(const proto::Secret& ticket);
@@ -48,6 +49,12 @@ class Probes {
     Instant deadline;
     std::vector<Pair> pairs;
   };
+  // How a run's tensors went from one peer to another, as the sender said last.
+  struct Way {
+    bool is_relayed = false;
+    proto::JobNumber job = 0;
+    Instant at{};
+  };
   bool may_probe(const Peer& peer) const;
   std::vector<PeerId> idle_peers() const;
   void start_round(const std::vector<LinkBook::Pair>& pairs);
@@ -57,6 +64,9 @@ class Probes {
   void on_failed(Pair& pair, const Peer& peer, const Error& error);
   void end_pair();
   void end_round();
+  void note_ways(const Peer& peer, const proto::StepReport& report);
+  void note_dialled(const PeerId& dialled, bool answered);
+  bool is_used(const PeerId& from, const PeerId& to, const Way& way) const;
   void list_pairs(const plan::ClusterView& cluster, proto::LinkList& list) const;
 
   const BrokerOptions& options_;
@@ -68,6 +78,7 @@ class Probes {
   std::optional<Round> round_;  // under way
   uint64_t rounds_ = 0;
   std::map<PeerId, Instant> resting_;  // until when they are not asked to measure
+  std::map<std::pair<PeerId, PeerId>, Way> ways_;  // from, to
 };
 
 }  // namespace weft::broker

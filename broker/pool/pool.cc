@@ -60,15 +60,19 @@ void Pool::disconnect(Peer& peer) {
 
 std::vector<PeerId> Pool::forget_gone(const std::function<bool(const PeerId&)>& is_needed) {
   const size_t gone = peers_.size() - by_connection_.size();
-  if (gone <= options_.gone_max) return {};
+  const Instant now = step_.now.monotonic;
+  const bool are_many = gone > options_.gone_max;
+  const auto is_old = [&](const Peer& peer) { return now - peer.last_heard > options_.gone_for; };
   std::vector<std::pair<Instant, PeerId>> since;
   for (const auto& [id, peer] : peers_)
-    if (!peer.connection && peer.is_idle() && !is_banned(id) && !is_needed(id))
+    if (!peer.connection && (are_many || is_old(peer)) && peer.is_idle() && !is_banned(id) && !is_needed(id))
       since.emplace_back(peer.last_heard, id);
   std::sort(since.begin(), since.end());
-  since.resize(std::min(since.size(), gone - options_.gone_max));
+  const size_t too_many = are_many ? std::min(since.size(), gone - options_.gone_max) : 0;
   std::vector<PeerId> forgotten;
-  for (const auto& [when, id] : since) {
+  for (size_t i = 0; i < since.size(); ++i) {
+    const PeerId& id = since[i].second;
+    if (i >= too_many && !is_old(peers_.at(id))) break;
     peers_.erase(id);
     forgotten.push_back(id);
   }
@@ -170,26 +174,32 @@ proto::PeerStatus Pool::status_of(const Peer& peer) const {
   status.memory = peer.device.memory;
   status.reachable = !peer.device.addresses.empty();
   status.seconds_since_heard = seconds(step_.now.monotonic - peer.last_heard);
-  if (is_banned(peer.id))
-    status.state = "banned";
-  else if (peer.other_version)
-    status.state = "other version";
-  else if (!peer.connection)
-    status.state = "gone";
-  else if (status.seconds_since_heard > seconds(options_.lease) / 2)
-    status.state = "suspect";
-  else if (peer.draining)
-    status.state = "draining";
-  else if (is_left_out(peer) && peer.is_idle())
-    status.state = "left out";
-  else
-    status.state = peer.is_idle() ? "pool" : "active";
+  if (status.reachable)
+    status.reach = !peer.was_dialled   ? proto::Reach::Untried
+                   : *peer.was_dialled ? proto::Reach::Direct
+                                       : proto::Reach::Closed;
+  if (peer.goodbye) status.reason = peer.goodbye->reason;
+  status.jobs = peer.jobs();
+  status.state = state_of(peer);
   return status;
+}
+
+std::string Pool::state_of(const Peer& peer) const {
+  if (is_banned(peer.id)) return "banned";
+  if (peer.other_version) return "other version";
+  if (!peer.connection) return !peer.goodbye ? "gone" : peer.goodbye->returns ? "paused" : "left";
+  if (step_.now.monotonic - peer.last_heard > options_.lease / 2) return "suspect";
+  if (peer.draining) return "draining";
+  if (is_left_out(peer) && peer.is_idle()) return "left out";
+  return peer.is_idle() ? "pool" : "active";
 }
 
 proto::PeerList Pool::list() const {
   proto::PeerList list;
   for (const auto& [id, peer] : peers_) list.peers.push_back(status_of(peer));
+  list.blob_bytes = step_.disk.blobs;
+  list.disk_free = step_.disk.free;
+  list.disk_size = step_.disk.size;
   return list;
 }
 

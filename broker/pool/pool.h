@@ -38,6 +38,8 @@ struct Peer {
   std::string address{};
   Instant last_heard{};
   bool draining = false;
+  std::optional<proto::Drain> goodbye{};  // what it said when it was to go; nothing: it never did
+  std::optional<bool> was_dialled{};      // whether its address answered who tried last; nothing: nobody did
   bool device_lost = false;  // it said so: it goes, and with it what it holds
   bool other_version = false;
   std::map<proto::JobNumber, StageGiven> stages{};  // by the job that each is of
@@ -57,6 +59,7 @@ struct PoolOptions {
   uint32_t failures_max = 3;
   Duration left_out = std::chrono::seconds(30), left_out_max = std::chrono::hours(1);
   size_t gone_max = 512;  // that are remembered
+  Duration gone_for = std::chrono::hours(24 * 7);
 };
 
 class Pool {
@@ -76,8 +79,8 @@ class Pool {
   void connect(Peer& peer, ConnectionId connection);  // REQUIRES: it has none
   void disconnect(Peer& peer);
   // Who is gone is remembered, with its name and how fast it was; but a stranger may come with as many keys
-  // as it likes. Of too many those are forgotten who have been gone longest, but for who is needed, serves or
-  // is banned. Who they were.
+  // as it likes. Of too many those are forgotten who have been gone longest, and who has been gone for
+  // `gone_for`; but for who is needed, serves or is banned. Who they were.
   std::vector<PeerId> forget_gone(const std::function<bool(const PeerId&)>& is_needed);
   // To whoever has it; nothing where it is gone. `bytes`: of the message, where they are at hand.
   void send(const PeerId& id, proto::Message message, proto::EncodedBytes bytes = {});
@@ -114,6 +117,7 @@ class Pool {
   uint64_t devices_version() const { return devices_version_; }
 
   proto::PeerStatus status_of(const Peer& peer) const;
+  std::string state_of(const Peer& peer) const;  // for people: PeerStatus::state
   proto::PeerList list() const;
 
  private:

@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "broker/service/callers.h"
 #include "broker/service/core.h"
+#include "broker/service/disk_state.h"
 #include "broker/service/door.h"
 #include "broker/service/gate.h"
 #include "broker/service/random_secret.h"
@@ -114,6 +115,8 @@ struct BrokerService::Parts {
   ToPeers to_peers;
   std::unique_ptr<Callers> callers;
   std::unique_ptr<Door> door;
+  std::shared_ptr<web::LatestMetrics> latest_metrics;
+  std::unique_ptr<web::Server> metrics;
   std::unique_ptr<Core> core;
   std::unique_ptr<Gate> gate;
   std::string peer_token;
@@ -190,6 +193,14 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   planning.memory_max = parts->options.plan_memory;
   core.planning.plan_time_max = parts->options.plan_time;
   core.log = parts->options.log;
+  core.keep = parts->options.keep;
+  core.look_at_disk = [data_dir] { return look_at_disk(data_dir); };
+  if (parts->options.metrics) {
+    core.metrics = parts->latest_metrics = std::make_shared<web::LatestMetrics>();
+    auto server = web::serve_metrics(*parts->options.metrics, parts->latest_metrics);
+    if (!server) return fail(server.error().within("--metrics"));
+    parts->metrics = std::move(*server);
+  }
   // The core binds the bus, so it comes first.
   WEFT_TRY(parts->core,
            Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, *parts->leases,
@@ -210,6 +221,10 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
 net::Endpoint BrokerService::endpoint() const { return parts_->gate->endpoint(); }
 std::optional<net::Endpoint> BrokerService::http_endpoint() const {
   return parts_->door ? std::optional(parts_->door->endpoint()) : std::nullopt;
+}
+
+std::optional<net::Endpoint> BrokerService::metrics_endpoint() const {
+  return parts_->metrics ? std::optional(parts_->metrics->endpoint()) : std::nullopt;
 }
 
 std::string BrokerService::advertised() const {

@@ -46,6 +46,10 @@ struct BrokerServiceOptions {
   // others reach needs them.
   std::optional<net::Endpoint> http{};
   std::filesystem::path http_certificate{}, http_key{};
+  // Where Prometheus reads what the broker counts; nothing: nowhere. Without TLS and token.
+  std::optional<net::Endpoint> metrics{};
+  // How long what ended jobs left is kept; nothing: for ever.
+  std::optional<Duration> keep{};
 };
 
 class BrokerService {
@@ -57,6 +61,7 @@ class BrokerService {
 
   net::Endpoint endpoint() const;  // as bound
   std::optional<net::Endpoint> http_endpoint() const;
+  std::optional<net::Endpoint> metrics_endpoint() const;
   std::string advertised() const;  // for the join line
   // What is printed at the start: the lasting peer token, without limits and the same each time until it is
   // revoked; where nobody may submit yet a submitter token as well, shown this once.

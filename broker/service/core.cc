@@ -75,9 +75,11 @@ void Core::run() {
       // What the first step wants of the gate would reach nobody before it is there.
       if (!gates_.is_empty()) {
         look_at_tokens();
-        step(Tick{gates_.heard_until()});
+        step(Tick{gates_.heard_until(), disk_.take()});
       }
+      look_at_disk();
       collect_garbage();
+      if (options_.metrics) options_.metrics->set(broker_.metrics());
       next_tick = now().monotonic + kTick;
     }
     commit();
@@ -135,7 +137,7 @@ void Core::introduce(Introduced event) {
   const TokenJudgement judged = judge_token(*store_, event.hello, now().unix_ms);
   event.verdict = judged.verdict;
   event.token_role = judged.role;
-  connections_.insert(event.connection);
+  connections_[event.connection] = judged.label.empty() ? "key " + to_string(event.who) : judged.label;
   keeper_.begin(event.connection, event.who);
   step(event);
   commit();
@@ -224,12 +226,14 @@ void Core::open_feed(OpenFeed& feed) {
 
 namespace {
 // As it is stored and planned from now on, which is where it is encoded.
-proto::Encoded<proto::SubmitJob> as_checked(proto::SubmitJob submission, const PlanReply& found) {
+proto::Encoded<proto::SubmitJob> as_checked(proto::SubmitJob submission, const PlanReply& found,
+                                            const std::string& submitter) {
   submission.compresses = found.compresses;
   submission.arithmetic = found.arithmetic;
   submission.skips_steps = found.skips_steps;
   submission.peer_minor = found.peer_minor;
   submission.serves = found.serves;
+  submission.submitter = submitter;
   return proto::with_bytes(proto::Encoded<proto::SubmitJob>(std::move(submission)));
 }
 }  // namespace
@@ -238,17 +242,19 @@ proto::Encoded<proto::SubmitJob> as_checked(proto::SubmitJob submission, const P
 void Core::check(CheckSubmission& request) {
   uint64_t size = 0;
   if (const auto taken = taken_.extract(request.connection)) size = taken.mapped();
-  planning_->check(std::move(request), [this, size](const CheckSubmission& asked, Result<PlanReply> reply) {
-    SubmissionChecked event{asked.connection, asked.submission, {}};
-    if (reply)
-      event.submission = as_checked(*asked.submission, *reply);
-    else
-      event.verdict = fail(reply.error());
-    inbox_.leave([this, size, event = std::move(event)] {
-      if (connections_.contains(event.connection)) taken_[event.connection] += size;
-      step(event);
-    });
-  });
+  const std::string submitter = connections_[request.connection];
+  planning_->check(std::move(request),
+                   [this, size, submitter](const CheckSubmission& asked, Result<PlanReply> reply) {
+                     SubmissionChecked event{asked.connection, asked.submission, {}};
+                     if (reply)
+                       event.submission = as_checked(*asked.submission, *reply, submitter);
+                     else
+                       event.verdict = fail(reply.error());
+                     inbox_.leave([this, size, event = std::move(event)] {
+                       if (connections_.contains(event.connection)) taken_[event.connection] += size;
+                       step(event);
+                     });
+                   });
 }
 
 void Core::carry_out(Effect& effect) {
@@ -322,8 +328,33 @@ void Core::send_events(const SendEvents& request) {
 void Core::collect_garbage() {
   const Now at = now();
   if (!keeper_.collection_is_due(at.monotonic)) return;
+  if (options_.keep) forget_ended(at.unix_ms);
   keeper_.collect(at.monotonic, broker_.referenced_blobs(),
                   store_->blobs_of_ended(BlobKeeper::resumable_since(at.unix_ms)));
+}
+
+void Core::forget_ended(int64_t unix_ms) {
+  const int64_t keep = std::chrono::duration_cast<std::chrono::milliseconds>(*options_.keep).count();
+  const auto forgotten = store_->forget_ended(unix_ms - keep, /*tries=*/false);
+  if (!forgotten)
+    options_.log("warning jobs_not_forgotten reason=\"" + forgotten.error().message + "\"");
+  else if (!forgotten->jobs.empty())
+    options_.log("info jobs_forgotten count=" + std::to_string(forgotten->jobs.size()) + " first=" +
+                 std::to_string(forgotten->jobs.front()) + " last=" + std::to_string(forgotten->jobs.back()));
+}
+
+// ---- for whoever watches
+
+// Beside other work: it reads the folder of blobs.
+void Core::look_at_disk() {
+  if (!options_.look_at_disk || !disk_.begin_look(now().monotonic)) return;
+  on_disk([this, began = now().monotonic] {
+    const DiskState disk = options_.look_at_disk();
+    inbox_.leave([this, began, disk] {
+      if (const std::string line = disk_.end_look(now().monotonic, began, disk); !line.empty())
+        options_.log(line);
+    });
+  });
 }
 
 // ---- what desks want

@@ -17,6 +17,7 @@
 #include "broker/broker.h"
 #include "broker/service/blob_keeper.h"
 #include "broker/service/bus.h"
+#include "broker/service/disk_state.h"
 #include "broker/service/feed_openings.h"
 #include "broker/service/gate_book.h"
 #include "broker/service/inbox.h"
@@ -25,6 +26,7 @@
 #include "broker/store.h"
 #include "broker/turn.h"
 #include "net/worker.h"
+#include "web/metrics_page.h"
 
 namespace weft::broker {
 
@@ -33,6 +35,10 @@ struct CoreOptions {
   Duration collect_every = std::chrono::minutes(30);  // blobs that nobody speaks of
   PlanningOptions planning;
   ServedView* served = nullptr;  // hears of jobs that serve; outlives the core
+  // What ended jobs left goes after so long; nothing: it stays.
+  std::optional<Duration> keep{};
+  std::function<DiskState()> look_at_disk{};      // on a thread that may wait for it
+  std::shared_ptr<web::LatestMetrics> metrics{};  // is told what the broker counts; null: nobody watches
   std::function<void(const std::string& line)> log;
 };
 
@@ -68,6 +74,8 @@ class Core final : private GateBook::Outside, private BlobKeeper::Outside {
   void answer(ConnectionId connection, proto::Message message);
   void publish_served(PublishServed& served);
   void collect_garbage();
+  void forget_ended(int64_t unix_ms);
+  void look_at_disk();
 
   // What desks want
   void send(uint32_t gate, std::shared_ptr<const ToGate> message) override;
@@ -86,7 +94,9 @@ class Core final : private GateBook::Outside, private BlobKeeper::Outside {
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
 
-  std::set<ConnectionId> connections_;  // that are there
+  // Those that are there, and whose each is, for people: the label of the token that it showed, or its key.
+  std::map<ConnectionId, std::string> connections_;
+  DiskWatch disk_;
 
   GateBook gates_{*this};
   FeedOpenings feeds_;

@@ -401,6 +401,16 @@ void Gate::spare_turn_in(Duration wait) {
   egress_timer_ = loop_.after(wait, [this] { downloads_.send_spares(loop_.now()); });
 }
 
+namespace {
+// A disk that is full, or a key's quota: whoever looks after the broker can do something about it.
+void log_refused(const std::function<void(const std::string&)>& log, ConnectionId whose,
+                 const proto::Message& message) {
+  const auto* answer = std::get_if<proto::BlobAnswer>(&message);
+  if (answer != nullptr && answer->code == ErrorCode::ResourceExhausted && !answer->message.empty())
+    log("error blob_refused connection=" + std::to_string(whose) + " reason=\"" + answer->message + "\"");
+}
+}  // namespace
+
 void Gate::work(ConnectionId whose, size_t size, Work work) {
   intake_.begin_work(whose, size);
   pace(whose);
@@ -409,7 +419,9 @@ void Gate::work(ConnectionId whose, size_t size, Work work) {
       intake_.end_work(whose, size);
       pace(whose);
       let_arrive();
-      if (answer) sessions_.send(whose, *answer);
+      if (!answer) return;
+      log_refused(options_.log, whose, *answer);
+      sessions_.send(whose, *answer);
     });
   });
 }

@@ -63,11 +63,16 @@ JobTerms terms_of(const JobContext& context) {
   return terms;
 }
 
-// With the bytes of each assignment. Errors: Unsupported, for what no peer could be sent.
-Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned) {
+// With the bytes of each assignment, which names the job for people. Errors: Unsupported, for what no peer
+// could be sent.
+Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned,
+                                                  const proto::SubmitJob& submission) {
   auto run = std::make_shared<PlannedRun>(planned);
   for (PlannedStage& stage : run->stages) {
-    stage.assignment = proto::with_bytes(stage.assignment);
+    proto::AssignStage named = *stage.assignment;
+    named.job_name = submission.name;
+    named.submitter = submission.submitter;
+    stage.assignment = proto::with_bytes(proto::Encoded<proto::AssignStage>(std::move(named)));
     if (stage.assignment.bytes().bytes.size() > proto::kMessageSizeMax)
       return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +
                                               std::to_string(proto::kMessageSizeMax >> 20) +
@@ -127,7 +132,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
   const JobContext& context = *context_;
   if (context.served) {
     WEFT_TRY(const auto run, plan_served(context, request));
-    return encoded(*run);
+    return encoded(*run, *request.submission);
   }
   const bool trains = context.steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
@@ -182,7 +187,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
     WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate, stage_of_op, followed, class_of_stage));
   }
   WEFT_TRY(const auto run, assembly.finish());
-  return encoded(*run);
+  return encoded(*run, *request.submission);
 }
 
 Status JobPlanner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {

@@ -35,15 +35,16 @@ TokenVerdict judge_secret(const StoredToken& token, const proto::Secret& secret,
 }
 
 TokenJudgement judge_token(Store& store, const proto::Hello& hello, int64_t unix_ms) {
-  if (!hello.token) return {TokenVerdict::None, {}};
+  if (!hello.token) return {.verdict = TokenVerdict::None};
   const auto found = store.find_token(hello.token->id);
-  if (!found || !*found) return {TokenVerdict::Unknown, {}};
+  if (!found || !*found) return {.verdict = TokenVerdict::Unknown};
   const StoredToken& token = **found;
   const TokenVerdict verdict = judge_secret(token, hello.token->secret, unix_ms);
-  if (verdict != TokenVerdict::Valid) return {verdict, {}};
+  if (verdict != TokenVerdict::Valid) return {.verdict = verdict};
   const auto role = hello.role == proto::Role::PeerBulk ? proto::Role::Peer : hello.role;
-  if (role == proto::Role::Caller || !proto::includes(token.role, role)) return {TokenVerdict::Unknown, {}};
-  return {TokenVerdict::Valid, token.role};
+  if (role == proto::Role::Caller || !proto::includes(token.role, role))
+    return {.verdict = TokenVerdict::Unknown};
+  return {TokenVerdict::Valid, token.role, token.label};
 }
 
 }  // namespace weft::broker

@@ -12,6 +12,7 @@ namespace weft::broker {
 struct TokenJudgement {
   TokenVerdict verdict = TokenVerdict::None;
   std::optional<proto::Role> role{};  // of a valid one: what it admits as
+  std::string label{};                // likewise: for whom it was made
 };
 
 // Whether the secret is the token's, and it is good still.

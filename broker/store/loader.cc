@@ -19,7 +19,10 @@ class Loader {
     if (!job_) {
       WEFT_TRY_STATUS(principals());
       WEFT_TRY_STATUS(bans());
-      WEFT_TRY(const int64_t last, database_.integer("SELECT COALESCE(MAX(job), 0) FROM jobs"));
+      // What was forgotten keeps its number.
+      WEFT_TRY(const int64_t last,
+               database_.integer("SELECT MAX((SELECT COALESCE(MAX(job), 0) FROM jobs), "
+                                 "(SELECT COALESCE(MAX(value), 0) FROM meta WHERE name = 'last_job'))"));
       state_.next_job = static_cast<proto::JobNumber>(last) + 1;
     }
     WEFT_TRY_STATUS(jobs());

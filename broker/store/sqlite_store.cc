@@ -6,6 +6,7 @@
 
 #include "broker/jobs/blobs.h"
 #include "broker/store/columns.h"
+#include "broker/store/ended_rows.h"
 #include "broker/store/loader.h"
 #include "broker/store/record_writer.h"
 #include "broker/store/schema.h"
@@ -29,6 +30,7 @@ class SqliteStore : public Store {
                                            size_t count_max) override;
   Result<std::optional<StoredJob>> job(proto::JobNumber job) override;
   Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
+  Result<Forgotten> forget_ended(int64_t before_unix_ms, bool tries) override;
   Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override;
 
   Status create_token(const StoredToken& token) override;
@@ -178,6 +180,19 @@ Result<std::set<Digest>> SqliteStore::blobs_of_ended(int64_t resumable_since_uni
     return {};
   }));
   return blobs;
+}
+
+Result<Store::Forgotten> SqliteStore::forget_ended(int64_t before_unix_ms, bool tries) {
+  WEFT_TRY(Transaction transaction, Transaction::begin(database_, Transaction::Kind::Write));
+  Forgotten forgotten;
+  WEFT_TRY(forgotten.jobs, ended_before(database_, before_unix_ms));
+  if (forgotten.jobs.empty()) return forgotten;
+  WEFT_TRY(forgotten.blobs, blobs_of_ended(0));
+  WEFT_TRY_STATUS(erase_jobs(database_, forgotten.jobs));
+  WEFT_TRY(const std::set<Digest> left, blobs_of_ended(0));
+  std::erase_if(forgotten.blobs, [&](const Digest& blob) { return left.contains(blob); });
+  if (!tries) WEFT_TRY_STATUS(transaction.commit());  // else it is rolled back
+  return forgotten;
 }
 
 Result<std::optional<std::set<uint64_t>>> SqliteStore::revoked_tokens_if_changed() {

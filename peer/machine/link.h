@@ -89,6 +89,7 @@ class LinkMachine {
   const proto::LinkRoute& route() const { return route_; }
   bool was_up() const { return was_up_; }
   bool is_up() const { return at_.up.has_value(); }
+  bool is_relayed() const { return at_.up && at_.up->relayed; }  // through the broker
   bool has_failed() const { return failed_; }
   bool in_pieces() const { return session_.in_pieces; }  // both sides know them
   uint32_t streams() const { return session_.streams; }  // what both sides take

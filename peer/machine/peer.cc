@@ -194,8 +194,11 @@ PeerEffects Peer::on_tick(Instant now, Bytes memory_free) {
   return handle(*state_, now, [&] { state_->on_tick(memory_free); });
 }
 
-PeerEffects Peer::request_drain(Instant now) {
-  return handle(*state_, now, [&] { state_->request_drain(); });
+PeerEffects Peer::request_drain(Instant now, proto::Drain goodbye) {
+  return handle(*state_, now, [&] {
+    state_->session.set_goodbye(std::move(goodbye));
+    state_->request_drain();
+  });
 }
 
 PeerEffects Peer::on_blob(Instant now, const Digest& sha256, const Status& fetched) {
@@ -299,6 +302,14 @@ const StageMachine* Peer::stage() const {
   return state_->stages.empty() ? nullptr : &state_->stages.rbegin()->second.machine;
 }
 size_t Peer::stages() const { return state_->stages.size(); }
+
+std::vector<Peer::Held> Peer::at_work() const {
+  std::vector<Held> held;
+  for (const auto& [generation, stage] : state_->stages)
+    if (!stage.failed) held.push_back({stage.assignment, stage.ready});
+  return held;
+}
+
 std::set<Digest> Peer::held() const { return state_->shelf.held(); }
 std::optional<Instant> Peer::retry_at() const { return state_->session.retry_at(); }
 

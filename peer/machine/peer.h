@@ -179,7 +179,8 @@ class Peer {
   PeerEffects on_message(Instant now, const proto::Message& message);
   // About four times a second.
   PeerEffects on_tick(Instant now, Bytes memory_free);
-  PeerEffects request_drain(Instant now);
+  // `goodbye`: what the broker is told.
+  PeerEffects request_drain(Instant now, proto::Drain goodbye = {});
 
   // Loading.
   PeerEffects on_blob(Instant now, const Digest& sha256, const Status& fetched);
@@ -220,6 +221,12 @@ class Peer {
   uint64_t generation() const;
   const StageMachine* stage() const;
   size_t stages() const;
+  // Those that are held and have not failed; `ready`: it was reported.
+  struct Held {
+    std::shared_ptr<const proto::AssignStage> assignment;
+    bool ready = false;
+  };
+  std::vector<Held> at_work() const;
   std::set<Digest> held() const;            // blobs that the shell holds for it
   std::optional<Instant> retry_at() const;  // when on_tick has something to do although it is Offline
   // Nothing but a tick or an event changes anything before this.

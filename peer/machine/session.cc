@@ -1,6 +1,7 @@
 #include "peer/machine/session.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace weft::peer {
 
@@ -55,9 +56,20 @@ void Session::go_offline(Instant now, const std::string& why, SessionEffects& ef
   wait -= Duration(static_cast<Duration::rep>(jitter_.below(static_cast<uint64_t>(wait.count() / 2) + 1)));
   retry_at_ = now + wait;
   effects.emplace_back(BrokerWent{why});
-  if (why == last_problem_) return;  // said once, however often it is tried
+  say_unreachable(now, why, wait, effects);
+}
+
+// However often it is tried, it is said once, and again after a while.
+void Session::say_unreachable(Instant now, const std::string& why, Duration wait, SessionEffects& effects) {
+  if (why != last_problem_) tries_ = 0;
+  ++tries_;
+  if (why == last_problem_ && now - said_at_ < options_.say_again) return;
   last_problem_ = why;
-  effects.emplace_back(Say{"warning broker_unreachable reason=\"" + why + "\""});
+  said_at_ = now;
+  char again[96];
+  std::snprintf(again, sizeof again, " tries=%u again_in=%.1fs and_then_every=%.0fs", tries_, seconds(wait),
+                seconds(options_.retry_max));
+  effects.emplace_back(Say{"warning broker_unreachable reason=\"" + why + "\"" + again});
 }
 
 SessionEffects Session::drop(Instant now, const std::string& why) {
@@ -128,7 +140,7 @@ SessionEffects Session::drain(bool holds_stage) {
   if (state_ != State::Joined) return {};
   state_ = State::Draining;
   SessionEffects effects;
-  effects.emplace_back(TellBroker{proto::Drain{}});
+  effects.emplace_back(TellBroker{goodbye_});
   effects.emplace_back(Say{"info draining"});
   return effects;
 }
@@ -136,8 +148,9 @@ SessionEffects Session::drain(bool holds_stage) {
 SessionEffects Session::leave(Status why) {
   draining_ = true;
   if (state_ == State::Left) return {};
+  if (!why) goodbye_ = {.reason = why.error().message};
   SessionEffects effects;
-  if (state_ == State::Joined) effects.emplace_back(TellBroker{proto::Drain{}});
+  if (state_ == State::Joined) effects.emplace_back(TellBroker{goodbye_});
   state_ = State::Left;
   effects.emplace_back(Leave{std::move(why)});
   return effects;
@@ -146,7 +159,7 @@ SessionEffects Session::leave(Status why) {
 SessionEffects Session::step_away(const std::string& why) {
   if (state_ == State::Left) return {};
   SessionEffects effects;
-  if (state_ == State::Joined) effects.emplace_back(TellBroker{proto::Drain{}});
+  if (state_ == State::Joined) effects.emplace_back(TellBroker{proto::Drain{.reason = why, .returns = true}});
   effects.emplace_back(DropBroker{.linger = std::chrono::seconds(1)});
   state_ = State::Offline;
   retry_at_.reset();

@@ -29,6 +29,7 @@ struct SessionOptions {
   Duration retry_lost = std::chrono::milliseconds(250);  // the first wait after a broker that was there
   Duration restart = std::chrono::seconds(5);  // for so long after it went no wait is above retry_first
   Duration greeting_deadline = std::chrono::seconds(10);
+  Duration say_again = std::chrono::minutes(1);  // that the broker is not there
 };
 
 // Effects
@@ -70,6 +71,8 @@ class Session {
   // To leave: when a stage is held, not before drain() has been called again without one. May be called at
   // any time, and again after the broker came back.
   SessionEffects drain(bool holds_stage);
+  // What the broker is told with the next Drain.
+  void set_goodbye(proto::Drain goodbye) { goodbye_ = std::move(goodbye); }
   // At once, whatever is held. An error: what the peer cannot go on for.
   SessionEffects leave(Status why);
   // The broker is told as before leaving, and not tried again before start().
@@ -84,6 +87,7 @@ class Session {
   std::optional<Instant> next_deadline() const;
 
  private:
+  void say_unreachable(Instant now, const std::string& why, Duration wait, SessionEffects& effects);
   void go_offline(Instant now, const std::string& why, SessionEffects& effects);
   SessionEffects drop(Instant now, const std::string& why);
 
@@ -96,7 +100,11 @@ class Session {
   Instant since_{}, last_heard_{}, last_heartbeat_{};
   Duration heartbeat_interval_ = std::chrono::seconds(2), lease_ = std::chrono::seconds(10);
   uint64_t sequence_ = 0;
+  // What was said of a broker that is not there: once, and again every now and then.
   std::string last_problem_;
+  Instant said_at_{};
+  uint32_t tries_ = 0;  // since it was said first
+  proto::Drain goodbye_{};
 };
 
 }  // namespace weft::peer

@@ -157,6 +157,7 @@ void LinkService::publish_use() {
       proto::LinkUse& sum = sums[use.seat];
       sum.seat = use.seat;
       sum.bytes_sent += use.bytes_sent;
+      if (use.way != proto::LinkWay::Unsaid) sum.way = use.way;
       sum.bytes_timed += use.bytes_timed;
       sum.seconds_timed += use.seconds_timed;
       sum.fastest_bytes_per_second = std::max(sum.fastest_bytes_per_second, use.fastest_bytes_per_second);

@@ -315,6 +315,8 @@ std::vector<proto::LinkUse> Links::take_use() {
     proto::LinkUse use = link.meter.take();
     use.seat = seat;
     use.bytes_sent = link.channels.take_sent();
+    if (link.machine->is_up())
+      use.way = link.machine->is_relayed() ? proto::LinkWay::Relay : proto::LinkWay::Direct;
     uses.push_back(use);
   }
   return uses;

@@ -159,9 +159,9 @@ Status PeerService::run() {
 
 bool PeerService::rest(Duration within) { return !compute_ || compute_->rest(within); }
 
-void PeerService::request_drain() {
-  loop_.post([this] {
-    if (peer_) carry_out(peer_->request_drain(loop_.now()));
+void PeerService::request_drain(proto::Drain goodbye) {
+  loop_.post([this, goodbye = std::move(goodbye)] {
+    if (peer_) carry_out(peer_->request_drain(loop_.now(), goodbye));
   });
 }
 
@@ -278,6 +278,7 @@ void PeerService::tell(Message message) {
   if (!control_.is_connected()) return;
   if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated)
     add_bytes_sent(*step);
+  work_.count(message);
   control_.tell(message);
 }
 

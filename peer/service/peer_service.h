@@ -24,6 +24,7 @@
 #include "peer/service/dial_guard.h"
 #include "peer/service/inbox.h"
 #include "peer/service/link_service.h"
+#include "peer/service/work_done.h"
 #include "security/identity.h"
 
 namespace weft::peer {
@@ -54,8 +55,9 @@ class PeerService {
   // Until the peer has left: on request, or because the broker refused it for good (the error).
   Status run();
   // Any thread. The first asks the broker to take the work away; stop() ends at once.
-  void request_drain();
+  void request_drain(proto::Drain goodbye = {});
   void stop();
+  PeerActivity activity() { return peer_ ? work_.activity(*peer_) : PeerActivity{}; }  // on run()'s loop
   // After run(): whether the device lets go of its threads within that time. If not, this cannot be
   // destroyed: the process ends as it is (ComputeService::rest).
   bool rest(Duration within);
@@ -107,6 +109,7 @@ class PeerService {
   ControlConnection control_;
   BlobsInMemory blobs_;
   std::map<uint64_t, Stage> stages_;  // by the machine's generation
+  WorkCounter work_;
   std::unique_ptr<net::Loop::Timer> timer_;
   Instant timer_at_{};
   Status result_;
