@@ -6,6 +6,7 @@
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/quantities.h"
 
 namespace weft::cli {
@@ -34,9 +35,9 @@ Result<int> run_gc(const GcOptions& options) {
   }
   WEFT_TRY(const broker::Collected collected, broker::collect_ended(folder, keep, options.dry_run));
   if (options.format == "json") {
-    fmt::print(R"({{"event":"gc","dry_run":{},"jobs":[{}],"bytes":{},"bytes_left":{}}})"
-               "\n",
-               options.dry_run, fmt::join(collected.jobs, ","), collected.freed.value, collected.left.value);
+    print_event(fmt::format(R"({{"event":"gc","dry_run":{},"jobs":[{}],"bytes":{},"bytes_left":{}}})",
+                            options.dry_run, fmt::join(collected.jobs, ","), collected.freed.value,
+                            collected.left.value));
     return kExitOk;
   }
   const std::string before =
@@ -61,7 +62,7 @@ void add_broker_gc(CommandLine broker, Command& chosen) {
   command.option("--data-dir", options->data_dir, "the broker's data; default ~/.local/share/weft/broker");
   command.option("--keep", options->keep, "jobs that ended within this time stay").shows_default();
   command.flag("--dry-run", options->dry_run, "only say what would go; beside a broker that runs, too");
-  command.option("--format", options->format, "text, or json").one_of({"text", "json"}).shows_default();
+  command.format(options->format);
   command.runs(chosen, [options] { return run_gc(*options); });
 }
 

@@ -15,6 +15,7 @@
 #include "cli/json_event.h"
 #include "cli/link_table.h"
 #include "cli/live_line.h"
+#include "cli/peer_table.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
@@ -36,7 +37,7 @@ struct JobOptions {
   proto::JobNumber before = 0;  // jobs
   uint32_t count = 0;
   std::string peer;  // peers ban, unban
-  bool follow = false, verbose = false, links = false;
+  bool follow = false, verbose = false, links = false, all = false;
   std::string output;
   std::string address;  // login
   bool json() const { return format == "json"; }
@@ -234,35 +235,10 @@ Result<int> run_peers(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   if (options.links) return list_links(options, *session);
   WEFT_TRY(const auto list, session->client->ask<proto::PeerList>(proto::ListPeers{}));
-  if (!options.json())
-    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", "NAME", "STATE", "REGION",
-               "DEVICE", "MEMORY", "GFLOP/S", "HEARD", "VERSION", "REACHED");
-  for (const proto::PeerStatus& peer : list.peers) {
-    if (options.json()) {
-      const nlohmann::ordered_json line{
-          {"event", "peer"},
-          {"peer", to_hex(peer.peer.digest)},
-          {"name", peer.name},
-          {"state", peer.state},
-          {"region", peer.region},
-          {"device", peer.device},
-          {"software", peer.software},
-          {"memory_bytes", peer.memory.value},
-          {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
-          {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
-          {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
-          {"reachable", peer.reachable},
-          {"seconds_since_heard", peer.seconds_since_heard}};
-      print_event(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-      continue;
-    }
-    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", printable(peer.name),
-               printable(peer.state), printable(peer.region), printable(peer.device),
-               format_bytes(peer.memory.value),
-               fmt::format("{:.1f}", peer.rates.matmul_flops_per_second / 1e9),
-               fmt::format("{} ago", format_duration(peer.seconds_since_heard)), printable(peer.software),
-               peer.reachable ? "directly" : "by relay");
-  }
+  if (options.json())
+    for (const std::string& line : peer_events(list)) print_event(line);
+  else
+    for (const std::string& line : peer_table(list, options.all)) fmt::print("{}\n", line);
   return kExitOk;
 }
 
@@ -326,6 +302,7 @@ void add_job_commands(CommandLine program, Command& chosen) {
       .option("-o,--output", options->output, "where to")
       .required();
   CommandLine peers = add_with_broker("peers", "list the broker's peers", run_peers);
+  peers.flag("--all", options->all, "those too that have been gone for over an hour");
   peers.flag("--links", options->links, "the links between them instead, and what of them is a guess");
   const auto add_to_peers = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
     CommandLine command = peers.subcommand(name, what);

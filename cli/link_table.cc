@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kColumnsMax = 24;  // of a matrix of peers
 constexpr size_t kNameMax = 14;
+constexpr double kNoWay = 1;  // bytes a second: what a broker says of a link that it could not make
 
 // "8.0M", "1.2G" bits a second.
 std::string rate_text(double bytes_per_second) {
@@ -23,8 +24,10 @@ std::string rate_text(double bytes_per_second) {
   return fmt::format("{:.{}f}{}", value, value < 9.95 ? 1 : 0, is_giga ? 'G' : 'M');
 }
 std::string cell(const proto::LinkFigure& link, double rate) {
-  return fmt::format("{}{}{} {:.0f}ms", link.assumed ? "~" : "", rate_text(rate), link.relayed ? "r" : "",
-                     seconds(link.latency) * 1e3);
+  if (!link.assumed && link.bytes_per_second <= kNoWay) return "no way";
+  const char* guess = link.assumed ? "~" : "";
+  return fmt::format("{}{}{}{} {}{:.0f}ms", guess, rate_text(rate), link.relayed ? "r" : "",
+                     link.in_use ? "*" : "", guess, seconds(link.latency) * 1e3);
 }
 std::string short_name(const std::string& name) {
   const std::string shown = printable(name);
@@ -102,7 +105,9 @@ std::string dump(const nlohmann::ordered_json& line) {
 }  // namespace
 
 std::vector<std::string> link_table(const proto::LinkList& list) {
-  std::vector<std::string> lines{"bits a second and milliseconds one way; ~: never measured, r: by relay"};
+  std::vector<std::string> lines{
+      "bits a second and milliseconds one way; ~: never measured, a guess; r: by relay, as it was seen last; "
+      "*: a run's tensors go there now"};
   if (list.links.empty() || list.ends.size() > kColumnsMax) {
     add_sites(list, lines);
   } else {
@@ -137,7 +142,8 @@ std::vector<std::string> link_events(const proto::LinkList& list) {
                           {"to_site", link.to},
                           {"bytes_per_second", link.bytes_per_second},
                           {"latency_seconds", seconds(link.latency)},
-                          {"assumed", link.assumed}}));
+                          {"assumed", link.assumed},
+                          {"latency_assumed", link.assumed}}));
   for (const proto::LinkFigure& link : list.links) {
     nlohmann::ordered_json line{{"event", "link"},
                                 {"from", list.ends[link.from].name},
@@ -145,7 +151,9 @@ std::vector<std::string> link_events(const proto::LinkList& list) {
                                 {"bytes_per_second", rate_of(list, link)},
                                 {"latency_seconds", seconds(link.latency)},
                                 {"assumed", link.assumed},
-                                {"relayed", link.relayed}};
+                                {"latency_assumed", link.assumed},
+                                {"relayed", link.relayed},
+                                {"in_use", link.in_use}};
     line["seconds_since_measured"] =
         link.assumed ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(link.seconds_since);
     lines.push_back(dump(line));

@@ -28,15 +28,22 @@ std::string json_list(const Range& range, const Format& format) {
   return text + "]";
 }
 
+// How tensors travel over a link now.
+const char* json_way(proto::LinkWay way) {
+  if (way == proto::LinkWay::Unsaid) return "null";
+  return way == proto::LinkWay::Direct ? R"("direct")" : R"("relay")";
+}
+
 std::string json_stage(const proto::StageStatus& stage) {
   return fmt::format(
       R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})", stage.seat.stage,
       json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name), json_string(stage.region),
       json_number(stage.busy), stage.step, json_list(stage.links, [](const proto::LinkUse& link) {
         return fmt::format(
-            R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{},"bytes_dense":{},"bytes_encoded":{},"relative_error":{}}})",
+            R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{},"bytes_dense":{},"bytes_encoded":{},"relative_error":{},"way":{}}})",
             link.seat.stage, link.bytes_sent, json_number(link.seconds_waiting), link.bytes_dense,
-            link.bytes_encoded, link.errors > 0 ? json_number(link.error_sum / link.errors) : "null");
+            link.bytes_encoded, link.errors > 0 ? json_number(link.error_sum / link.errors) : "null",
+            json_way(link.way));
       }));
 }
 
@@ -59,12 +66,12 @@ std::string json_evaluation(const proto::JobStatus& s) {
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"plan_version":{},"plan":{},"stages":{},"comparison":{}}})",
+      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"plan_version":{},"plan":{},"stages":{},"comparison":{},"submitter":{}}})",
       json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
       s.recovery_step, s.recoveries, s.equal_bits, json_time(s.submitted_unix_ms), json_time(s.ended_unix_ms),
       json_evaluation(s), s.plan_version, json_list(s.plan, json_string), json_list(s.stages, json_stage),
-      json_comparison(s.comparison));
+      json_comparison(s.comparison), json_string(s.submitter));
 }
 
 namespace {

@@ -22,6 +22,8 @@ std::string line_of(const proto::StageStatus& stage) {
     if (sends)
       line += fmt::format("  to {}: {} a step", plan::to_string(link.seat),
                           format_bytes(static_cast<int64_t>(link.bytes_sent)));
+    if (sends && link.way != proto::LinkWay::Unsaid)
+      line += link.way == proto::LinkWay::Direct ? ", directly" : ", by relay";
     if (link.bytes_encoded > 0) {
       line += fmt::format(" ({:.1f} times smaller",
                           static_cast<double>(link.bytes_dense) / static_cast<double>(link.bytes_encoded));
