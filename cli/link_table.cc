@@ -14,7 +14,9 @@ namespace {
 
 constexpr size_t kColumnsMax = 24;  // of a matrix of peers
 constexpr size_t kNameMax = 14;
-constexpr double kNoWay = 1;  // bytes a second: what a broker says of a link that it could not make
+// What a broker says of a pair between which it found no way (broker/links/link_view.h), not to plan over it.
+constexpr double kNoWayRate = 12.5e3;
+constexpr Duration kNoWayLatency = std::chrono::milliseconds(500);
 
 // "8.0M", "1.2G" bits a second.
 std::string rate_text(double bytes_per_second) {
@@ -24,7 +26,7 @@ std::string rate_text(double bytes_per_second) {
   return fmt::format("{:.{}f}{}", value, value < 9.95 ? 1 : 0, is_giga ? 'G' : 'M');
 }
 std::string cell(const proto::LinkFigure& link, double rate) {
-  if (!link.assumed && link.bytes_per_second <= kNoWay) return "no way";
+  if (!link.assumed && link.bytes_per_second == kNoWayRate && link.latency == kNoWayLatency) return "no way";
   const char* guess = link.assumed ? "~" : "";
   return fmt::format("{}{}{}{} {}{:.0f}ms", guess, rate_text(rate), link.relayed ? "r" : "",
                      link.in_use ? "*" : "", guess, seconds(link.latency) * 1e3);
