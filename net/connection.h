@@ -56,6 +56,8 @@ class Connection {
 
   virtual const PeerId& remote() const = 0;
   virtual std::string remote_address() const = 0;  // for logs: "192.0.2.1:4711", "relay"
+  // This side's; empty once it has closed. Behind a NAT the other side sees another one.
+  virtual std::string local_address() const { return {}; }
   virtual void set_limits(const ConnectionLimits& limits) = 0;
 
   // Begins to read. Frames that came before wait in the socket. Called once.

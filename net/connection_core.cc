@@ -21,6 +21,7 @@ class ConnectionShell final : public Connection {
   }
   const PeerId& remote() const override { return core_->remote(); }
   std::string remote_address() const override { return core_->address(); }
+  std::string local_address() const override { return core_->local_address(); }
   void set_limits(const ConnectionLimits& limits) override { core_->set_limits(limits); }
   void start(Handlers handlers) override { core_->start(std::move(handlers)); }
   void send(OutFrame frame) override { core_->send(std::move(frame)); }

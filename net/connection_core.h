@@ -28,6 +28,7 @@ class ConnectionCore final : public std::enable_shared_from_this<ConnectionCore>
   // As in Connection.
   const PeerId& remote() const { return remote_; }
   const std::string& address() const { return address_; }
+  std::string local_address() const { return tls_ ? tls_->transport().local_address() : std::string(); }
   void set_limits(const ConnectionLimits& limits);
   void start(Connection::Handlers handlers);
   void send(OutFrame frame);

@@ -156,6 +156,7 @@ class ShapedTransport final : public Transport, Transport::Events {
 
   void set_events(Transport::Events* events) override { events_ = events; }
   const std::string& remote_address() const override { return inner_->remote_address(); }
+  std::string local_address() const override { return inner_->local_address(); }
 
   Io write(std::span<const std::byte> from) override {
     if (send_.is_transparent()) return inner_->write(from);

@@ -111,6 +111,11 @@ class TcpTransport final : public Transport {
   }
 
   const std::string& remote_address() const override { return address_; }
+  std::string local_address() const override {
+    asio::error_code error;
+    const auto local = socket_.local_endpoint(error);
+    return error ? std::string() : to_string(to_endpoint(local));
+  }
 
  private:
   struct State {

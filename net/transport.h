@@ -47,6 +47,8 @@ class Transport {
   virtual void shut_write() = 0;  // the end, after what was written
   virtual void close() = 0;       // at once; no event comes after it
   virtual const std::string& remote_address() const = 0;
+  // This side's, while it is open; empty: unknown.
+  virtual std::string local_address() const { return {}; }
 };
 using TransportPtr = std::unique_ptr<Transport>;
 
