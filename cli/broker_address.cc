@@ -44,7 +44,14 @@ void BrokerOptions::add_to(CommandLine command) {
                  "a submitter token, @FILE, or - for standard input (else WEFT_TOKEN, else `weft login`)");
 }
 
-Result<security::Token> read_token(const std::string& text, security::Role role, std::FILE* standard_input) {
+namespace {
+
+struct GivenToken {
+  security::Token token;
+  std::string from;  // in words
+};
+
+Result<GivenToken> read_given(const std::string& text, std::FILE* standard_input) {
   std::string given = text;
   std::string from = "the token";
   if (text == "-") {
@@ -56,16 +63,29 @@ Result<security::Token> read_token(const std::string& text, security::Role role,
   }
   const auto token = security::parse_token(given);
   if (!token) return fail(given == text ? token.error() : token.error().within(from));
-  const bool is_admin = token->role == security::Role::Admin && role == security::Role::Submitter;
-  if (token->role != role && !is_admin) {
+  return GivenToken{*token, from};
+}
+
+}  // namespace
+
+Result<security::Token> read_token(const std::string& text, security::Role role, std::FILE* standard_input) {
+  WEFT_TRY(const GivenToken given, read_given(text, standard_input));
+  const security::Token& token = given.token;
+  const bool is_admin = token.role == security::Role::Admin && role == security::Role::Submitter;
+  if (token.role != role && !is_admin) {
     const std::string wanted(security::to_string(role));
     return fail(ErrorCode::InvalidArgument,
-                from + " is for the role " + std::string(security::to_string(token->role)) +
+                given.from + " is for the role " + std::string(security::to_string(token.role)) +
                     ", and here one for the role " + wanted +
                     " is needed: the broker's owner makes one with `weft token create --role " + wanted +
                     "`");
   }
-  return *token;
+  return token;
+}
+
+Result<security::Token> read_any_token(const std::string& text, std::FILE* standard_input) {
+  WEFT_TRY(const GivenToken given, read_given(text, standard_input));
+  return given.token;
 }
 
 Result<fs::path> config_folder() {
@@ -103,20 +123,25 @@ Result<fs::path> save_login(const fs::path& folder, const Login& login) {
   return path;
 }
 
-Result<BrokerAddress> find_broker(const BrokerOptions& options) {
-  std::string broker = options.broker.empty() ? environment("WEFT_BROKER") : options.broker;
-  std::string token = options.token.empty() ? environment("WEFT_TOKEN") : options.token;
-  if (broker.empty() || token.empty()) {
-    std::optional<Login> login;
-    if (const auto folder = config_folder()) {
-      WEFT_TRY(login, load_login(*folder));
-    }
-    // A kept token belongs to the broker that it was kept with.
-    if (login && (broker.empty() || broker == login->broker)) {
-      broker = login->broker;
-      if (token.empty()) token = login->token;
-    }
+Result<BrokerOptions> find_said(const BrokerOptions& options) {
+  BrokerOptions said{.broker = options.broker.empty() ? environment("WEFT_BROKER") : options.broker,
+                     .token = options.token.empty() ? environment("WEFT_TOKEN") : options.token};
+  if (!said.broker.empty() && !said.token.empty()) return said;
+  std::optional<Login> login;
+  if (const auto folder = config_folder()) {
+    WEFT_TRY(login, load_login(*folder));
   }
+  // A kept token belongs to the broker that it was kept with.
+  if (login && (said.broker.empty() || said.broker == login->broker)) {
+    said.broker = login->broker;
+    if (said.token.empty()) said.token = login->token;
+  }
+  return said;
+}
+
+Result<BrokerAddress> find_broker(const BrokerOptions& options) {
+  WEFT_TRY(const BrokerOptions said, find_said(options));
+  const auto& [broker, token] = said;
   if (broker.empty())
     return fail(
         ErrorCode::InvalidArgument,

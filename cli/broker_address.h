@@ -31,6 +31,8 @@ struct BrokerOptions {
 // where a submitter's is wanted an admin's is as good.
 Result<security::Token> read_token(const std::string& text, security::Role role,
                                    std::FILE* standard_input = stdin);
+// The same of any role.
+Result<security::Token> read_any_token(const std::string& text, std::FILE* standard_input = stdin);
 
 // Folders of this program's own, for the user who runs it: $XDG_CONFIG_HOME/weft or ~/.config/weft, and
 // $XDG_DATA_HOME/weft or ~/.local/share/weft. NotFound where neither variable is set.
@@ -45,6 +47,9 @@ struct Login {
 Result<std::optional<Login>> load_login(const std::filesystem::path& folder);
 Result<std::filesystem::path> save_login(const std::filesystem::path& folder, const Login& login);
 
+// What was said of a broker on the command line, else in the environment, else at the login. Empty: nothing.
+// Errors: the login's.
+Result<BrokerOptions> find_said(const BrokerOptions& options);
 // InvalidArgument says what is missing and how it can be given.
 Result<BrokerAddress> find_broker(const BrokerOptions& options);
 

@@ -19,6 +19,11 @@ constexpr size_t kGetsAtOnce = 16;          // blobs asked for before the first 
 constexpr size_t kPutsAtOnce = 64;          // blobs sent whose answer has not come
 constexpr uint64_t kFirstPut = 1ull << 62;  // numbers of puts, away from those of BulkTransfers
 
+proto::Role role_of(security::Role role) {
+  if (role == security::Role::Admin) return proto::Role::Admin;
+  return role == security::Role::Peer ? proto::Role::PeerBulk : proto::Role::Submitter;
+}
+
 std::string seconds_text(Duration duration) {
   return std::to_string(static_cast<int64_t>(seconds(duration))) + " s";
 }
@@ -75,7 +80,7 @@ Status Client::greet() {
   const security::Token& token = options_.address.token;
   proto::Hello hello;
   hello.software = WEFT_VERSION;
-  hello.role = token.role == security::Role::Admin ? proto::Role::Admin : proto::Role::Submitter;
+  hello.role = role_of(token.role);
   hello.token = proto::TokenProof{token.id, token.secret.bytes};
   WEFT_TRY(broker_, ask<proto::HelloAck>(hello, options_.deadline));
   if (broker_.major != proto::kProtocolMajor)
@@ -185,6 +190,33 @@ Result<Message> Client::ask_for(const proto::EncodedBytes& request, std::string_
       return fail(refusal->code, refusal->message);
     loop_.run_until(backoff, [&] { return lost_.has_value() || interrupted(); });
   }
+}
+
+Status Client::lend(const Digest& sha256, std::span<const std::byte> bytes, Duration deadline) {
+  // Its own copy: a transfer that is given up may still send it.
+  const auto held = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  const auto answer = std::make_shared<std::optional<Status>>();
+  transfers_->put(sha256, {held, *held}, {.durable = false},
+                  [answer](Status status) { *answer = std::move(status); });
+  WEFT_TRY_STATUS(run_until(
+      deadline, [&] { return answer->has_value(); }, "sending bytes"));
+  return **answer;
+}
+
+Status Client::get_back(const Digest& sha256, uint64_t size, size_t times, Duration deadline) {
+  struct Answers {
+    size_t count = 0;
+    Status status;
+  };
+  const auto answers = std::make_shared<Answers>();
+  for (size_t i = 0; i < times; ++i)
+    transfers_->get(sha256, size, [answers](Result<std::vector<std::byte>> bytes) {
+      ++answers->count;
+      if (!bytes && answers->status) answers->status = fail(bytes.error());
+    });
+  WEFT_TRY_STATUS(run_until(
+      deadline, [&] { return answers->count == times; }, "fetching bytes"));
+  return answers->status;
 }
 
 Result<std::vector<Digest>> Client::missing(std::vector<Digest> blobs) {

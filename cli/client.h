@@ -37,14 +37,15 @@ class Client {
     std::function<bool()> interrupted{};
     Duration deadline = std::chrono::seconds(10);  // of connecting, and of the broker's greeting
   };
-  // Connects to the key that the token names, shows the token, and is admitted. `loop` must outlive the
-  // client.
+  // Connects to the key that the token names, shows the token, and is admitted: as whom the token is for, or
+  // with a peer's for blobs alone. `loop` must outlive the client.
   static Result<std::unique_ptr<Client>> connect(net::Loop& loop, Options options);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
   const proto::HelloAck& broker() const { return broker_; }
+  const net::Connection& connection() const { return *connection_; }
   bool lost() const { return lost_.has_value(); }
 
   // Sends a request and waits for its answer, a T. One request at a time. A refusal that says so is tried
@@ -66,6 +67,11 @@ class Client {
   // Whether a message is there, at the latest when the deadline has passed.
   Result<bool> wait(Duration deadline);
   std::optional<proto::Message> take();
+
+  // Has the broker hold bytes for a while, and gives them back, both to see how fast they go. After an error
+  // the connection is good for nothing more. Errors: Timeout beside the usual ones.
+  Status lend(const Digest& sha256, std::span<const std::byte> bytes, Duration deadline);
+  Status get_back(const Digest& sha256, uint64_t size, size_t times, Duration deadline);
 
   // Which of the blobs the broker lacks.
   Result<std::vector<Digest>> missing(std::vector<Digest> blobs);

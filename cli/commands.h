@@ -29,6 +29,7 @@ void add_broker_gc(CommandLine broker, Command& chosen);  // weft broker gc
 void add_token(CommandLine program, Command& chosen);
 void add_join(CommandLine program, Command& chosen);
 void add_pause(CommandLine program, Command& chosen);
+void add_doctor(CommandLine program, Command& chosen);
 void add_service(CommandLine program, Command& chosen);
 void add_submit(CommandLine program, Command& chosen);
 // jobs, status, logs, stop, fetch, peers, login

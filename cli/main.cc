@@ -19,7 +19,7 @@ void group(const weft::cli::CommandLine& line) {
   line.group("On this machine",
              {"local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
   line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch"});
-  line.group("Offering this machine", {"join", "pause", "service"});
+  line.group("Offering this machine", {"join", "pause", "service", "doctor"});
   line.group("Running a broker", {"broker", "token", "peers"});
   line.group("Working on weft", {"gradcheck", "conformance", "ops"});
 }
@@ -58,6 +58,7 @@ int run(int argc, char** argv) {
   add_job_commands(line, chosen);
   add_join(line, chosen);
   add_pause(line, chosen);
+  add_doctor(line, chosen);
   add_service(line, chosen);
   add_broker(line, chosen);
   add_token(line, chosen);

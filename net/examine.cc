@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -28,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-constexpr size_t kSaysMax = 120;    // characters of what a stranger says
+constexpr size_t kSaysMax = 120;      // characters of what a stranger says
 constexpr size_t kHeadMax = 4 << 10;  // bytes of it that are read
 
 // What getaddrinfo says; `flags` as its own.
@@ -165,12 +166,17 @@ std::string read_head(int descriptor, Clock::time_point end) {
   return head;
 }
 
+bool is_same_name(std::string_view one, std::string_view other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+}
+
 // The value of a header, whatever case its name is in; empty: it has none.
 std::string header_of(const std::string& head, std::string_view name) {
   for (size_t at = head.find("\r\n"); at != std::string::npos; at = head.find("\r\n", at + 2)) {
     const std::string_view line = std::string_view(head).substr(at + 2);
     if (line.size() <= name.size() || line[name.size()] != ':') continue;
-    if (::strncasecmp(line.data(), name.data(), name.size()) != 0) continue;
+    if (!is_same_name(line.substr(0, name.size()), name)) continue;
     const std::string_view value = line.substr(name.size() + 1);
     return shown(value.substr(std::min(value.find_first_not_of(' '), value.size())));
   }
@@ -179,7 +185,8 @@ std::string header_of(const std::string& head, std::string_view name) {
 
 Result<Answerer> ask_in_the_clear(const Endpoint& address, Clock::time_point end) {
   WEFT_TRY(const Socket socket, connect_to(address, end));
-  const std::string request = "GET / HTTP/1.1\r\nHost: " + to_string(address) + "\r\nConnection: close\r\n\r\n";
+  const std::string request =
+      "GET / HTTP/1.1\r\nHost: " + to_string(address) + "\r\nConnection: close\r\n\r\n";
   (void)::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
   const std::string head = read_head(socket.get(), end);
   if (head.empty()) return Answerer{.kind = Answerer::Kind::Silent};
