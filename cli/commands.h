@@ -32,6 +32,7 @@ void add_pause(CommandLine program, Command& chosen);
 void add_doctor(CommandLine program, Command& chosen);
 void add_service(CommandLine program, Command& chosen);
 void add_submit(CommandLine program, Command& chosen);
+void add_ui(CommandLine program, Command& chosen);
 // jobs, status, logs, stop, fetch, peers, login
 // jobs, status, logs, stop, fetch, peers, login
 void add_job_commands(CommandLine program, Command& chosen);

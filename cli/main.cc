@@ -18,7 +18,7 @@ namespace {
 void group(const weft::cli::CommandLine& line) {
   line.group("On this machine",
              {"local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
-  line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch"});
+  line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch", "ui"});
   line.group("Offering this machine", {"join", "pause", "service", "doctor"});
   line.group("Running a broker", {"broker", "token", "peers"});
   line.group("Working on weft", {"gradcheck", "conformance", "ops"});
@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
   add_plan(line, chosen);
   add_submit(line, chosen);
   add_job_commands(line, chosen);
+  add_ui(line, chosen);
   add_join(line, chosen);
   add_pause(line, chosen);
   add_doctor(line, chosen);

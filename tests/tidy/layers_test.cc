@@ -80,6 +80,7 @@ const std::map<std::string, Layer>& layers() {
       {"serve/service",
        {{"serve", "dag/incremental", "train", "dag/onnx", "text", "web", "net", "storage",
          "peer/backend/reference", "peer", "peer/backend", "dag", "base"}}},
+      {"ui", {{"proto", "web", "net", "plan", "base"}}},
       {"sim", {{"net/model", "broker", "peer/machine", "proto", "plan", "dag", "base"}}},
       {"cli",
        {{"broker/service",
@@ -107,6 +108,7 @@ const std::map<std::string, Layer>& layers() {
          "peer/modules",
          "serve/service",
          "serve",
+         "ui",
          "dag/incremental",
          "text",
          "web",
@@ -153,7 +155,8 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"cudnn", {"peer/backend/cuda"}},
       {"nvrtc.h", {"peer/backend/cuda"}},
       {"boost/", {"peer/backend/cuda", "web"}},  // fibers of the shim; a parser of HTTP
-      {"nlohmann/", {"cli", "storage", "web", "text"}},
+      {"nlohmann/", {"cli", "storage", "web", "text", "ui"}},
+      {"qrencode.h", {"ui"}},
   };
   return kDoors;
 }
