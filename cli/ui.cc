@@ -9,6 +9,7 @@
 #include "cli/api_client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/ui_views.h"
@@ -99,7 +100,7 @@ Status announce(const UiOptions& options, const Site& site, const std::string& u
         "warning: HTTP is not encrypted: whoever is on the way between a browser and this machine reads what "
         "the page shows, and the key. Listen on 127.0.0.1 and use an SSH tunnel where that matters.\n");
   if (options.is_json())
-    say(stdout, "{}\n", nlohmann::json{{"event", "ui"}, {"url", url}}.dump());
+    print_event(nlohmann::ordered_json{{"event", "ui"}, {"url", url}}.dump());
   else
     say(stdout, "the page: {}\n", url);
   if (options.qr) {
@@ -127,12 +128,7 @@ Result<int> run_ui(const UiOptions& options) {
                       .broker = broker,
                       .models = models,
                       .clock = [] { return Instant(std::chrono::steady_clock::now().time_since_epoch()); },
-                      .unix_ms =
-                          [] {
-                            return std::chrono::duration_cast<std::chrono::milliseconds>(
-                                       std::chrono::system_clock::now().time_since_epoch())
-                                .count();
-                          },
+                      .unix_ms = unix_ms_now,
                       .draw = draw};
   WEFT_TRY(const auto server, web::Server::start({.endpoint = site.endpoint, .limits = ui::page_limits()},
                                                  ui::make_page(std::move(parts))));

@@ -22,6 +22,7 @@ Json render_link_use(const proto::LinkUse& link) {
           {"waiting", number(link.seconds_waiting)},
           {"dense", link.bytes_dense},
           {"encoded", link.bytes_encoded},
+          {"relay", link.way == proto::LinkWay::Relay},
           {"error", link.errors > 0 ? number(link.error_sum / link.errors) : Json()}};
 }
 
@@ -112,6 +113,7 @@ Json render_job_line(const proto::JobStatus& job) {
 
 Json render_job(const proto::JobStatus& job, const JobHistory& history, const Look& look) {
   Json json = render_job_line(job);
+  json["submitter"] = shown(job.submitter);
   json["samples_per_second"] = number(job.samples_per_second);
   json["seconds_left"] = number(job.seconds_left);
   json["checkpoint_step"] = job.checkpoint_step;
@@ -142,6 +144,7 @@ Json render_peers(const proto::PeerList& list) {
                      {"device", shown(peer.device)},
                      {"software", shown(peer.software)},
                      {"owner", shown(peer.owner)},
+                     {"reason", shown(peer.reason)},
                      {"memory", peer.memory.value},
                      {"flops", number(peer.rates.matmul_flops_per_second)},
                      {"reachable", peer.reachable},

@@ -4,7 +4,7 @@ import {bits, byId, bytes, clock, duration, keep, loss, make, rate, seat, setTex
 const kEnded = ['finished', 'stopped', 'failed'];
 const kMood = {
   running: 'good', finished: 'good', active: 'good', pool: 'calm', queued: 'calm', waiting: 'warn', planning: 'calm',
-  loading: 'calm', stopping: 'warn', stopped: 'calm', failed: 'bad', suspect: 'warn', draining: 'warn', gone: 'bad',
+  loading: 'calm', stopping: 'warn', stopped: 'calm', failed: 'bad', suspect: 'warn', draining: 'warn', paused: 'calm', left: 'calm', gone: 'bad', banned: 'bad',
 };
 export const mood = (state) => kMood[state] ?? 'warn';
 export const hasEnded = (job) => kEnded.includes(job.state);
@@ -90,6 +90,7 @@ function linkText(link) {
     text += `, ${(link.dense / link.encoded).toFixed(1)} × smaller`;
     if (link.error !== null) text += ` (${(100 * link.error).toPrecision(2)} % off)`;
   }
+  if (link.relay) text += `${text ? ', ' : ''}through the broker`;
   if (link.waiting >= 0.0005) text += `${text ? ', ' : ''}waited ${duration(link.waiting)} for it`;
   return text;
 }
@@ -155,14 +156,16 @@ export function showLines(job) {
 
 // ---- peers
 
-const kOrder = ['active', 'suspect', 'draining', 'pool', 'other version'];
+const kOrder = ['active', 'suspect', 'draining', 'pool', 'paused', 'other version', 'left out'];
+const kAway = ['gone', 'left', 'banned'];
+const isAway = (peer) => kAway.includes(peer.state);
 const rank = (peer) => (kOrder.indexOf(peer.state) + kOrder.length) % kOrder.length;
 
 function peerText(peer) {
-  const parts = [peer.device, peer.region, peer.owner].filter(Boolean);
+  const parts = [peer.reason, peer.device, peer.region, peer.owner].filter(Boolean);
   if (peer.flops > 0) parts.push(`${rate(peer.flops / 1e9)} GFLOP/s`);
-  if (!peer.reachable && peer.state !== 'gone') parts.push('by relay');
-  if (peer.heard > 5 || peer.state === 'gone') parts.push(`heard ${duration(peer.heard)} ago`);
+  if (!peer.reachable && !isAway(peer)) parts.push('by relay');
+  if (peer.heard > 5 || isAway(peer)) parts.push(`heard ${duration(peer.heard)} ago`);
   return parts.join(' · ');
 }
 function showPeerList(list, peers, slow) {
@@ -177,8 +180,8 @@ function showPeerList(list, peers, slow) {
 
 export function showPeers(state) {
   const {list, count} = state.peers;
-  const here = list.filter((peer) => peer.state !== 'gone').sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
-  const gone = list.filter((peer) => peer.state === 'gone').sort((a, b) => a.heard - b.heard);
+  const here = list.filter((peer) => !isAway(peer)).sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
+  const gone = list.filter(isAway).sort((a, b) => a.heard - b.heard);
   const few = gone.filter((peer) => peer.heard < 600).slice(0, 5), rest = gone.filter((peer) => !few.includes(peer));
   const slow = state.job && state.job.state === 'running' ? slowest(state.job.stages)?.peer : undefined;
   showPeerList(byId('peers'), [...here, ...few], slow);
