@@ -285,9 +285,11 @@ Result<Outline> read_outline(const fs::path& path, std::span<const std::string> 
 namespace {
 
 bool is_there(const data::DataSpec& spec) {
+  const auto files = data::files_of(spec);
   std::error_code code;
-  return std::filesystem::is_regular_file(data::file_of(spec, "image"), code) &&
-         std::filesystem::is_regular_file(data::file_of(spec, "label"), code);
+  return files && std::all_of(files->begin(), files->end(), [&](const std::filesystem::path& file) {
+           return std::filesystem::is_regular_file(file, code);
+         });
 }
 
 // As a broker prepares it, of the data where they are there.
@@ -300,7 +302,7 @@ Result<train::Prepared> prepare_as_broker(const Job& job, const OnnxModel& model
   };
   const data::DataSpec* spec = data_of(job);
   if (is_model(job.source) || spec == nullptr || !is_there(*spec)) return prepare(Assumed(job, model, notes));
-  WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false}));
+  WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false, .checks_photos = false}));
   return prepare(*dataset);
 }
 
@@ -342,7 +344,7 @@ Result<std::vector<std::string>> look_at_data(const PlannedJob& planned) {
   if (is_model(job.source)) return notes;
   const auto look_at = [&](const std::optional<data::DataSpec>& spec, train::DataUse use) -> Status {
     if (!spec || !is_there(*spec)) return {};
-    WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false}));
+    WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false, .checks_photos = false}));
     WEFT_TRY(const train::Prepared prepared, fed_by(planned, *dataset));
     WEFT_TRY(const auto said, train::check_data(job, use, *dataset, prepared));
     notes.insert(notes.end(), said.begin(), said.end());

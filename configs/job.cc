@@ -11,6 +11,7 @@
 #include "configs/reader.h"
 #include "dag/metrics.h"
 #include "data/file.h"
+#include "data/kinds.h"
 #include "data/sample_sequence.h"
 #include "plan/strategy.h"
 
@@ -30,6 +31,7 @@ void read_train_data(MapReader& reader, const PathRules& rules, Problems& proble
     job.train = read_data_spec(*train, "data.train", rules, problems);
   const Node* test = reader.take("test");
   if (test) job.test = read_data_spec(*test, "data.test", rules, problems);
+  if (job.test && job.train) share_classes(*job.train, *job.test);
   if (job.test)
     if (const auto* text = std::get_if<data::TextSpec>(&*job.test); text && text->validation > 0)
       reader.problem(test->where,
@@ -336,11 +338,21 @@ std::optional<uint64_t> job_named(const Node& node) {
   return number;
 }
 
+// What its first bytes tell of a file that is no model.
+void check_model(MapReader& root, const Node& node, const std::filesystem::path& path) {
+  const data::FileKind kind = data::kind_of(path);
+  using enum data::FileKind;
+  if (kind == Onnx || kind == Unknown || kind == Folder || kind == Text) return;
+  root.problem(node.where, "`model`: " + path.string() + ": is " + std::string(data::name_of(kind)) +
+                               ", not an ONNX model; " + data::as_model(kind, path));
+}
+
 void read_model(MapReader& root, const Node& node, const PathRules& rules, Job& job) {
   job.model_of = job_named(node);
-  if (!job.model_of)
+  if (!job.model_of) {
     job.model = read_file(root, node, "model", rules);
-  else if (job.task != Task::Serve)
+    if (rules.check_files) check_model(root, node, job.model);
+  } else if (job.task != Task::Serve)
     root.problem(node.where, "`model: " + node.text +
                                  "` goes with `task: serve`; here name the ONNX file: `weft "
                                  "fetch " +
@@ -368,8 +380,7 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* a
   if (!problems.empty()) return fail(problems.error());
   // What a data set holds beside the named columns does not matter.
   for (std::optional<data::DataSpec>* spec : {&job.train, &job.test, &job.predict})
-    if (*spec)
-      if (auto* npz = std::get_if<data::NpzSpec>(&**spec)) npz->columns = job.columns();
+    if (*spec) data::keep_columns(**spec, job.columns());
   return job;
 }
 
@@ -463,6 +474,7 @@ Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, 
 }
 
 Result<Job> load_job(const std::filesystem::path& path, std::span<const std::string> sets) {
+  WEFT_TRY_STATUS(data::check_is_job(path));
   WEFT_TRY(const auto file, data::File::open(path));
   if (file->size() > kYamlSizeMax)
     return file->error(ErrorCode::ResourceExhausted,

@@ -30,4 +30,7 @@ std::filesystem::path read_file(MapReader& reader, const Node& node, std::string
 std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
                                              const PathRules& rules, Problems& problems);
 
+// A class has one number, in what is trained on and in what it is tested on.
+void share_classes(const data::DataSpec& train, data::DataSpec& test);
+
 }  // namespace weft::configs

@@ -28,12 +28,20 @@ std::map<std::string, std::string, std::less<>> fewest_lines(Task task) {
   return lines;
 }
 
+// "columns.COLUMN.scale" of "columns.image.scale".
+std::string without_column(const std::string& path) {
+  constexpr std::string_view kColumns = "columns.";
+  const size_t last = path.rfind('.');
+  if (!path.starts_with(kColumns) || last < kColumns.size()) return path;
+  return "columns.COLUMN" + path.substr(last);
+}
+
 }  // namespace
 
 std::string job_key_of(std::string_view asked_path) {
   std::string path(asked_path);
   for (const std::string_view set : {"data.train.", "data.test.", "data.predict."})
-    if (path.starts_with(set)) return "data.SET." + path.substr(set.size());
+    if (path.starts_with(set)) return "data.SET." + without_column(path.substr(set.size()));
   if (path.starts_with("loss[].")) return "loss." + path.substr(7);
   if (path.starts_with("inputs.") && path.ends_with(".value")) return "inputs.INPUT.value";
   return path;

@@ -146,6 +146,12 @@ std::optional<size_t> convert_elements(DType from, std::span<const std::byte> in
   });
 }
 
+double element_number(DType dtype, std::span<const std::byte> elements, size_t index) {
+  return with_element(dtype, [&](auto kind) {
+    return static_cast<double>(number(elements_of<decltype(kind)>(elements)[index]));
+  });
+}
+
 std::string element_text(DType dtype, std::span<const std::byte> elements, size_t index) {
   return with_element(dtype, [&](auto kind) {
     const auto value = number(elements_of<decltype(kind)>(elements)[index]);

@@ -19,6 +19,8 @@ namespace weft::data {
 std::optional<size_t> convert_elements(dag::DType from, std::span<const std::byte> in, dag::DType to,
                                        std::span<std::byte> out);
 
+// The element as the nearest number that a double holds.
+double element_number(dag::DType dtype, std::span<const std::byte> elements, size_t index);
 // The element as a number in text: "3", "2.5", "nan".
 std::string element_text(dag::DType dtype, std::span<const std::byte> elements, size_t index);
 

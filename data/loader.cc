@@ -17,7 +17,8 @@ RequestSource training_requests(SampleSequence sequence, uint64_t first_step, ui
     if (step > last_step) return std::nullopt;
     if (position == 0)
       batch = std::make_shared<const std::vector<uint32_t>>(sequence.indices(step, batch_size));
-    Request request{step, position, microbatch_size, {}, batch};
+    Request request{step, position, microbatch_size, {}, batch, {}};
+    request.draws = Draws{sequence.seed(), (step - 1) * batch_size + position};
     request.samples.assign(batch->begin() + position, batch->begin() + position + microbatch_size);
     position += microbatch_size;
     if (position == batch_size) {
@@ -32,7 +33,7 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
   WEFT_CHECK(microbatch_size > 0);
   return [sample_count, microbatch_size, next = uint32_t{0}]() mutable -> std::optional<Request> {
     if (next == sample_count) return std::nullopt;
-    Request request{0, next, microbatch_size, {}, {}};
+    Request request{0, next, microbatch_size, {}, {}, {}};
     const uint32_t count = std::min(microbatch_size, sample_count - next);
     for (uint32_t i = 0; i < count; ++i) request.samples.push_back(next + i);
     next += count;
@@ -46,14 +47,18 @@ const dag::TensorSpec& sample_of(const Dataset& dataset, const Feed& feed) {
 }
 
 Status read_feed(const Dataset& dataset, const Feed& feed, std::span<const uint32_t> samples,
-                 std::span<std::byte> out) {
+                 std::span<std::byte> out, const std::optional<Draws>& draws) {
+  const auto read = [&](std::span<std::byte> into) {
+    return draws ? dataset.read_drawn(feed.column, samples, *draws, into)
+                 : dataset.read(feed.column, samples, into);
+  };
   const Column& column = dataset.columns()[feed.column];
   const dag::TensorSpec& sample = sample_of(dataset, feed);
-  if (sample.dtype == column.sample.dtype) return dataset.read(feed.column, samples, out);
+  if (sample.dtype == column.sample.dtype) return read(out);
   dag::TensorSpec stored = column.sample;
   stored.shape.insert(stored.shape.begin(), static_cast<int64_t>(samples.size()));
   dag::Tensor tensor(stored);
-  WEFT_TRY_STATUS(dataset.read(feed.column, samples, tensor.mutable_bytes()));
+  WEFT_TRY_STATUS(read(tensor.mutable_bytes()));
   const auto misfit = convert_elements(stored.dtype, tensor.bytes(), sample.dtype, out);
   if (!misfit) return {};
   return fail(ErrorCode::OutOfRange,
@@ -74,7 +79,8 @@ Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed>
     if (!count) return fail(count.error().within("a microbatch for input '" + feed.input + "'"));
     dag::Tensor tensor(std::move(spec));
     const size_t size = request.samples.size() * static_cast<size_t>(sample.bytes().value);
-    WEFT_TRY_STATUS(read_feed(dataset, feed, request.samples, tensor.mutable_bytes().first(size)));
+    WEFT_TRY_STATUS(
+        read_feed(dataset, feed, request.samples, tensor.mutable_bytes().first(size), request.draws));
     microbatch.tensors.emplace(feed.input, std::move(tensor));
   }
   return microbatch;

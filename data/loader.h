@@ -30,6 +30,7 @@ struct Request {
   uint32_t microbatch_size = 0;
   std::vector<uint32_t> samples;                                // at most microbatch_size
   std::shared_ptr<const std::vector<uint32_t>> step_samples{};  // of training: of the whole step
+  std::optional<Draws> draws{};                                 // of training
 };
 // Called by the loader's thread alone; nothing when there is no more.
 using RequestSource = std::function<std::optional<Request>()>;
@@ -64,7 +65,7 @@ const dag::TensorSpec& sample_of(const Dataset& dataset, const Feed& feed);
 // Reads samples of the feed's column as the graph gets them, one after the other. Errors: as of
 // Dataset::read; OutOfRange for an element that the graph's type cannot hold. REQUIRES: out has their bytes.
 Status read_feed(const Dataset& dataset, const Feed& feed, std::span<const uint32_t> samples,
-                 std::span<std::byte> out);
+                 std::span<std::byte> out, const std::optional<Draws>& draws = {});
 
 struct LoaderOptions {
   size_t queue_length_max = 4;      // microbatches in memory beside the one in use; at least 1

@@ -25,6 +25,7 @@ class SampleSequence {
   void fill(uint64_t first, std::span<uint32_t> out);
 
   uint32_t sample_count() const { return sample_count_; }
+  uint64_t seed() const { return seed_; }
 
  private:
   struct Permutation {

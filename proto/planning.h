@@ -42,6 +42,14 @@ struct PlanQuestion {
 
 // Where samples come from (data/data_spec.h); paths as the submission names its files.
 enum class DataFormat : uint8_t { Idx, Npz, Text };
+// As data::Transform, of a column by its name.
+struct ColumnTransform {
+  std::string column{};
+  double scale = 1;
+  std::vector<double> mean{}, deviation{};  // deviations are not zero
+  bool flip = false;
+  uint32_t crop = 0;
+};
 struct DataSource {
   DataFormat format = DataFormat::Npz;
   std::string path{};    // of idx, the images
@@ -50,7 +58,8 @@ struct DataSource {
   int64_t sequence_length = 0;  // text
   double validation = 0;
   bool is_validation = false;
-  std::vector<std::string> columns{};  // npz: those that are read
+  std::vector<std::string> columns{};         // npz: those that are read
+  std::vector<ColumnTransform> transforms{};  // npz
 };
 struct InputFeed {
   std::string input{};

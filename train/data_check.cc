@@ -107,7 +107,8 @@ class ColumnCheck {
   }
 
   Status run(const std::atomic<bool>* stop) {
-    if (bounds_.empty() && !looks_at_floats() && !converts()) return {};
+    if (bounds_.empty() && !looks_at_floats() && !converts() && !dataset_.is_unchecked(feed_.column))
+      return {};
     const auto size = static_cast<size_t>(
         std::max(sample_.bytes().value, dataset_.columns()[feed_.column].sample.bytes().value));
     const uint64_t count = dataset_.sample_count();
@@ -223,9 +224,10 @@ std::string_view path_of(DataUse use) {
 }
 
 // "data.npz: column 'label' holds 3 in row 63 (the first is 0)".
-std::string where(const Job& job, DataUse use, const std::string& column, const Fault& fault) {
+std::string where(const Job& job, DataUse use, const data::Dataset& dataset, const std::string& column,
+                  const Fault& fault) {
   return data::file_of(spec_of(job, use), column).string() + ": column '" + column + "' holds " +
-         fault.value + " in row " + std::to_string(fault.first_row) + " (the first is 0)";
+         fault.value + " in " + dataset.place_of(fault.first_row);
 }
 
 std::string how_many(const Fault& fault, uint64_t all, const std::string& what) {
@@ -262,17 +264,17 @@ Result<std::vector<std::string>> check_data(const Job& job, DataUse use, const d
                       data::file_of(spec_of(job, use), column).string() + ": " + weights.error().message);
     if (check.misfits().rows > 0)
       return refuse(ErrorCode::OutOfRange,
-                    where(job, use, column, check.misfits()) + ", which is no number of the type " +
+                    where(job, use, dataset, column, check.misfits()) + ", which is no number of the type " +
                         std::string(to_string(check.sample().dtype)) + " that the model takes: " +
                         how_many(check.misfits(), count, "so") + "; " + cure(check, column));
     if (check.outside().rows > 0)
       return refuse(ErrorCode::OutOfRange,
-                    where(job, use, column, check.outside()) + ", and the model takes " +
+                    where(job, use, dataset, column, check.outside()) + ", and the model takes " +
                         takes(*check.outside().bounds) + ": " +
                         how_many(check.outside(), count, "out of range") +
                         "; check the data, or the model's number of classes or tokens");
     if (check.not_finite().rows == 0) continue;
-    const std::string what = where(job, use, column, check.not_finite()) + ": " +
+    const std::string what = where(job, use, dataset, column, check.not_finite()) + ": " +
                              how_many(check.not_finite(), count, "not finite");
     if (use == DataUse::Test)
       warnings.push_back(what + ", and so no evaluation will have a loss");

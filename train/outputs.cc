@@ -4,11 +4,10 @@
 
 #include <array>
 #include <system_error>
-#include <variant>
 
-#include "base/overloaded.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/pack.h"
+#include "data/dataset.h"
 #include "storage/files.h"
 
 namespace weft::train {
@@ -51,12 +50,8 @@ Status check_size_limit(const fs::path& model) {
 void add_data(const std::optional<data::DataSpec>& spec, std::vector<ReadFile>& read) {
   if (!spec) return;
   const auto add = [&](const fs::path& path) { read.push_back({"data of the job", path}); };
-  std::visit(Overloaded{[&](const data::IdxSpec& idx) {
-                          add(idx.images);
-                          add(idx.labels);
-                        },
-                        [&](const auto& other) { add(other.path); }},
-             *spec);
+  if (const auto files = data::files_of(*spec))
+    for (const fs::path& path : *files) add(path);
 }
 
 std::vector<ReadFile> files_of_job(const configs::Job& job) {

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <variant>
 
-#include "base/overloaded.h"
 #include "dag/optimizer.h"
+#include "data/dataset.h"
 #include "storage/sha256.h"
 
 namespace weft::train {
@@ -58,6 +58,20 @@ void add_schedule(const dag::ScheduleSpec& spec, std::map<std::string, std::stri
   values["schedule.final"] = text_of(spec.final_fraction);
 }
 
+std::string text_of(const std::vector<double>& list) {
+  std::string text;
+  for (const double number : list) text += (text.empty() ? "" : ", ") + text_of(number);
+  return "[" + text + "]";
+}
+
+void add_transform(const std::string& column, const data::Transform& transform,
+                   std::map<std::string, std::string>& values) {
+  values["data.train.columns." + words(column)] =
+      words("{scale: " + text_of(transform.scale) + ", mean: " + text_of(transform.mean) +
+            ", deviation: " + text_of(transform.deviation) + ", flip: " + text_of(transform.flip) +
+            ", crop: " + std::to_string(transform.crop) + "}");
+}
+
 void add_reading(const data::DataSpec& spec, std::map<std::string, std::string>& values) {
   if (const auto* idx = std::get_if<data::IdxSpec>(&spec)) {
     values["data.train.scale"] = text_of(idx->scale);
@@ -66,7 +80,17 @@ void add_reading(const data::DataSpec& spec, std::map<std::string, std::string>&
   } else if (const auto* text = std::get_if<data::TextSpec>(&spec)) {
     values["data.train.sequence_length"] = std::to_string(text->sequence_length);
     values["data.train.validation"] = text_of(text->validation);
+  } else if (const auto* images = std::get_if<data::ImagesSpec>(&spec)) {
+    values["data.train.size"] = std::to_string(images->size);
+    values["data.train.resize"] = std::to_string(images->kept());
+    add_transform("image", images->image, values);
   }
+  const auto add = [&](const auto& one) {
+    for (const auto& [column, transform] : one->transforms) add_transform(column, transform, values);
+  };
+  if (const auto* npz = std::get_if<data::NpzSpec>(&spec)) add(npz);
+  if (const auto* npy = std::get_if<data::NpySpec>(&spec)) add(npy);
+  if (const auto* csv = std::get_if<data::CsvSpec>(&spec)) add(csv);
 }
 
 // Which column is what.
@@ -105,12 +129,7 @@ std::string describe_rate(double then, double next) {
 }  // namespace
 
 Result<std::string> hash_of_data(const data::DataSpec& spec) {
-  std::vector<std::filesystem::path> files;
-  std::visit(Overloaded{[&](const data::IdxSpec& idx) {
-                          files = {idx.images, idx.labels};
-                        },
-                        [&](const auto& other) { files = {other.path}; }},
-             spec);
+  WEFT_TRY(const std::vector<std::filesystem::path> files, data::files_of(spec));
   storage::Sha256 all;
   for (const auto& file : files) {
     WEFT_TRY(const std::string hash, storage::sha256_of_file(file));

@@ -13,6 +13,7 @@
 #include "dag/onnx/pack.h"
 #include "data/dataset.h"
 #include "data/file.h"
+#include "data/kinds.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "train/data_check.h"
 #include "train/decoder.h"
@@ -254,13 +255,34 @@ class Packer {
   Status add_data() {
     Entry* data = find(tree_, "data");
     if (data == nullptr) return {};
-    for (Entry& role : data->value.entries)
+    for (Entry& role : data->value.entries) {
+      const data::DataSpec* spec = spec_of(role.key);
+      if (spec != nullptr && !data::travels_as_it_is(*spec)) {
+        WEFT_TRY(role.value, add_made(role.key, *spec));
+        continue;
+      }
       for (const char* key : {"path", "images", "labels"})
         if (Entry* entry = find(role.value, key)) {
           WEFT_TRY(std::string path, add_data_file(role.key, key, entry->value));
           entry->value = text_node(std::move(path));
         }
+    }
     return {};
+  }
+
+  const data::DataSpec* spec_of(std::string_view role) const {
+    const Job& job = opened_.job;
+    const auto& spec = role == "train" ? job.train : role == "test" ? job.test : job.predict;
+    return spec ? &*spec : nullptr;
+  }
+
+  // As an npz, and how the job reads that.
+  Result<Node> add_made(const std::string& role, const data::DataSpec& spec) {
+    const std::string path = "data/" + role + "/" + role + ".npz";
+    WEFT_TRY(const auto file, make_npz(spec));
+    submission_.made.push_back(file);
+    WEFT_TRY_STATUS(add_whole(path, file->path()));
+    return npz_node(spec, path);
   }
 
   // What the model speaks: also where it was found beside the model, and the job says nothing of it.
@@ -325,12 +347,12 @@ struct Checked {
 };
 
 // With the size of microbatches that it says.
-Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model) {
+Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model, const data::OpenOptions& open) {
   Checked checked;
   checked.job = job;
   checked.event.batch_size = job.batch_size;
   const bool trains = job.task == configs::Task::Train;
-  WEFT_TRY(checked.dataset, data::open_dataset(trains ? *job.train : *job.predict));
+  WEFT_TRY(checked.dataset, data::open_dataset(trains ? *job.train : *job.predict, open));
   checked.event.sample_count = checked.dataset->sample_count();
   if (!trains) {
     WEFT_TRY(checked.main, prepare_prediction(job, model, *checked.dataset, peer::evaluate_reference));
@@ -340,7 +362,7 @@ Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model) {
   WEFT_TRY(checked.main, prepare_training(job, model, *checked.dataset, peer::evaluate_reference));
   count_parameters(checked.main.graph, checked.event);
   if (job.test) {
-    WEFT_TRY(checked.test, data::open_dataset(*job.test));
+    WEFT_TRY(checked.test, data::open_dataset(*job.test, open));
     WEFT_TRY(checked.evaluation, prepare_evaluation(job, model, *checked.test, peer::evaluate_reference));
   }
   return checked;
@@ -378,6 +400,7 @@ std::string to_yaml(const Node& root) {
 }
 
 Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string> sets) {
+  WEFT_TRY_STATUS(data::check_is_job(job_file));
   WEFT_TRY(const auto file, data::File::open(job_file));
   if (file->size() > configs::kYamlSizeMax)
     return file->error(ErrorCode::ResourceExhausted,
@@ -395,15 +418,15 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
 
 namespace {
 
-Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model) {
+Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model, const data::OpenOptions& open = {}) {
   std::vector<uint32_t> sizes{job.microbatch_size};
   if (job.microbatch_size == 0) {
     WEFT_TRY(sizes, microbatch_sizes(job, model));
   }
   // Where the size is open one that can be prepared is enough: the planner passes over the others.
-  Result<Checked> checked = check_prepared(job.with_microbatch_size(sizes.back()), model);
+  Result<Checked> checked = check_prepared(job.with_microbatch_size(sizes.back()), model, open);
   for (size_t i = 0; !checked && i + 1 < sizes.size(); ++i)
-    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), model)) return other;
+    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), model, open)) return other;
   return checked;
 }
 
@@ -471,7 +494,8 @@ Result<ReadyJob> ready_job(const OpenedJob& opened, const ResumeOptions& resume)
   ReadyJob ready;
   WEFT_TRY(ready.submission, Packer(opened, weights).run());
   WEFT_TRY(const onnx::OnnxModel learnt, weights.learnt());
-  WEFT_TRY(Checked checked, check_with(job, learnt));
+  // Photos were decoded as they were packed.
+  WEFT_TRY(Checked checked, check_with(job, learnt, {.checks_photos = false}));
   if (!resume.checkpoint.empty()) {
     WEFT_TRY(ready.beginning, read_beginning(resume, checked.job, checked.main, checked.event.steps));
     ready.submission.blobs.insert(ready.beginning->blobs.begin(), ready.beginning->blobs.end());

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "dag/onnx/roles.h"
 #include "storage/package.h"
 #include "train/beginning.h"
+#include "train/made_data.h"
 #include "train/trainer.h"
 
 namespace weft::train {
@@ -47,6 +49,7 @@ struct Submission {
   std::vector<SubmittedFile> files;             // the model first, then what it keeps outside, then data
   onnx::RoleTable tensors;                      // what was decided of the model's tensors
   std::map<Digest, storage::BlobSource> blobs;  // where the bytes of the pieces are
+  std::vector<std::shared_ptr<const MadeFile>> made{};  // files among them that nobody else keeps
 };
 // A submission, and what its user is told before it runs.
 struct ReadyJob {

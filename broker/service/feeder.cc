@@ -86,6 +86,7 @@ Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
     wanted.sample_position = uint64_t{microbatch} * size;
     wanted.samples.resize(size);
     batches_before = (request.step - 1) * job->batch_size;
+    wanted.draws = data::Draws{job->seed, batches_before + wanted.sample_position};
     sequence->second.samples.fill(batches_before + wanted.sample_position, wanted.samples);
     if (std::any_of(request.inputs.begin(), request.inputs.end(), is_divisor)) {
       const auto batch = sequence->second.samples.indices(request.step, job->batch_size);

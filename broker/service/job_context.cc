@@ -1,5 +1,6 @@
 #include "broker/service/job_context.h"
 
+#include "base/check.h"
 #include "broker/service/submitted_files.h"
 #include "dag/onnx/roles.h"
 #include "peer/backend/reference/reference_kernels.h"
@@ -14,6 +15,13 @@ namespace {
 
 constexpr data::OpenOptions kOpen{.resident_max = kDataInMemoryMax};
 
+std::vector<proto::ColumnTransform> transforms_of(const data::Transforms& transforms) {
+  std::vector<proto::ColumnTransform> list;
+  for (const auto& [column, one] : transforms)
+    list.push_back({column, one.scale, one.mean, one.deviation, one.flip, one.crop});
+  return list;
+}
+
 proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) {
   const auto name = [&](const fs::path& path) { return path.lexically_relative(folder).generic_string(); };
   return std::visit(
@@ -27,13 +35,18 @@ proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) 
                   .mean = from.mean,
                   .deviation = from.deviation};
         else if constexpr (std::is_same_v<Spec, data::NpzSpec>)
-          return {.format = proto::DataFormat::Npz, .path = name(from.path), .columns = from.columns};
-        else
+          return {.format = proto::DataFormat::Npz,
+                  .path = name(from.path),
+                  .columns = from.columns,
+                  .transforms = transforms_of(from.transforms)};
+        else if constexpr (std::is_same_v<Spec, data::TextSpec>)
           return {.format = proto::DataFormat::Text,
                   .path = name(from.path),
                   .sequence_length = from.sequence_length,
                   .validation = from.validation,
                   .is_validation = from.part == data::TextSpec::Part::Validation};
+        else
+          WEFT_CHECK_MSG(false, "check_submission lets no such data pass");
       },
       spec);
 }

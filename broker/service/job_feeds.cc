@@ -6,6 +6,13 @@ namespace weft::broker {
 
 namespace {
 
+data::Transforms transforms_of(const proto::DataSource& source) {
+  data::Transforms transforms;
+  for (const proto::ColumnTransform& one : source.transforms)
+    transforms[one.column] = {one.scale, one.mean, one.deviation, one.flip, one.crop};
+  return transforms;
+}
+
 Result<data::DataSpec> data_of(const proto::DataSource& source, const std::filesystem::path& folder) {
   const bool has_labels = source.format == proto::DataFormat::Idx;
   if (!is_safe_path(source.path) || (has_labels && !is_safe_path(source.labels)))
@@ -19,7 +26,7 @@ Result<data::DataSpec> data_of(const proto::DataSource& source, const std::files
                            .mean = source.mean,
                            .deviation = source.deviation};
     case proto::DataFormat::Npz:
-      return data::NpzSpec{path, source.columns};
+      return data::NpzSpec{path, source.columns, transforms_of(source)};
     case proto::DataFormat::Text:
       break;
   }

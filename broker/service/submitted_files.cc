@@ -26,16 +26,11 @@ std::vector<std::string> data_files(const configs::Job& job, const fs::path& fol
   std::vector<std::string> files;
   for (const auto* spec : {&job.train, &job.test, &job.predict}) {
     if (!*spec) continue;
-    std::visit(
-        [&](const auto& source) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(source)>, data::IdxSpec>) {
-            files.push_back(in_folder(source.images, folder));
-            files.push_back(in_folder(source.labels, folder));
-          } else {
-            files.push_back(in_folder(source.path, folder));
-          }
-        },
-        **spec);
+    if (!data::travels_as_it_is(**spec)) continue;  // check_submission refuses it
+    for (const std::string_view column : {"image", "label"})
+      if (std::string file = in_folder(data::file_of(**spec, column), folder);
+          files.empty() || files.back() != file)
+        files.push_back(std::move(file));
   }
   return files;
 }
@@ -143,6 +138,12 @@ Result<configs::Job> check_submission(const proto::SubmitJob& submission, const 
   WEFT_TRY(configs::Job job,
            configs::parse_job(submission.job, {},
                               {.source = submission.name, .folder = folder, .check_files = false}));
+  for (const auto* spec : {&job.train, &job.test, &job.predict})
+    if (*spec && !data::travels_as_it_is(**spec))
+      return fail(
+          ErrorCode::Unsupported,
+          "the submitted job has data of a type that a broker does not read: submit it with weft submit, "
+          "which makes an npz of it");
   std::vector<std::string> named = data_files(job, folder);
   const std::set<std::string> data(named.begin(), named.end());
   named.push_back(in_folder(job.model, folder));

@@ -170,6 +170,29 @@ Status get(const wire::PlanQuestion& from, PlanQuestion& to) {
 
 // ---- the answer
 
+void put(const ColumnTransform& from, wire::ColumnTransform& to) {
+  to.set_column(from.column);
+  to.set_scale(from.scale);
+  put_plain(from.mean, *to.mutable_mean());
+  put_plain(from.deviation, *to.mutable_deviation());
+  to.set_flip(from.flip);
+  to.set_crop(from.crop);
+}
+Status get(const wire::ColumnTransform& from, ColumnTransform& to) {
+  Reader read("ColumnTransform");
+  read.text(from.column(), to.column, kSymbolMax, "column");
+  read.finite(from.scale(), to.scale, "scale");
+  read.numbers(from.mean(), to.mean, kShortListMax, "mean");
+  for (const double mean : to.mean) read.require(std::isfinite(mean), "mean", "not finite");
+  read.numbers(from.deviation(), to.deviation, kShortListMax, "deviation");
+  for (const double deviation : to.deviation)
+    read.require(std::isfinite(deviation) && deviation != 0, "deviation", "zero, or not finite");
+  to.flip = from.flip();
+  read.require(from.crop() <= kShortListMax, "crop", "more than 4096");
+  to.crop = from.crop();
+  return read.status();
+}
+
 void put(const DataSource& from, wire::DataSource& to) {
   to.set_format(put_enum<wire::DataFormat>(from.format));
   to.set_path(from.path);
@@ -181,6 +204,7 @@ void put(const DataSource& from, wire::DataSource& to) {
   to.set_validation(from.validation);
   to.set_is_validation(from.is_validation);
   for (const std::string& column : from.columns) to.add_columns(column);
+  put_list(from.transforms, *to.mutable_transforms());
 }
 Status get(const wire::DataSource& from, DataSource& to) {
   Reader read("DataSource");
@@ -196,6 +220,7 @@ Status get(const wire::DataSource& from, DataSource& to) {
   read.require(from.validation() < 1, "validation", "1 or more");
   to.is_validation = from.is_validation();
   read.texts(from.columns(), to.columns, kShortListMax, kSymbolMax, "columns");
+  read.list(from.transforms(), to.transforms, kShortListMax, "transforms");
   return read.status();
 }
 

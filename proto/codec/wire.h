@@ -79,6 +79,8 @@ Status get(const wire::LinkFigure& from, LinkFigure& to);
 // What never leaves the broker's machine (proto/planning.h).
 void put(const PlanQuestion& from, wire::PlanQuestion& to);
 Status get(const wire::PlanQuestion& from, PlanQuestion& to);
+void put(const ColumnTransform& from, wire::ColumnTransform& to);
+Status get(const wire::ColumnTransform& from, ColumnTransform& to);
 void put(const DataSource& from, wire::DataSource& to);
 Status get(const wire::DataSource& from, DataSource& to);
 void put(const InputFeed& from, wire::InputFeed& to);

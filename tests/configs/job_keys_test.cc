@@ -62,7 +62,9 @@ TEST(JobKeys, EachExampleParsesAndHasItsKey) {
 // name.
 std::string path_to_set(const JobKey& key) {
   std::string path(key.path);
-  if (path.find("[]") != std::string::npos || path.find("INPUT") != std::string::npos) return "";
+  if (path.find("[]") != std::string::npos || path.find("INPUT") != std::string::npos ||
+      path.find("COLUMN") != std::string::npos)
+    return "";
   if (path.starts_with("data.SET.")) path.replace(5, 3, key.task == Task::Predict ? "predict" : "train");
   return path;
 }
@@ -110,6 +112,12 @@ void describe(std::ostream& out, const std::optional<data::DataSpec>& spec) {
   if (const auto* npz = std::get_if<data::NpzSpec>(&*spec)) out << npz->path << npz->columns.size();
   if (const auto* text = std::get_if<data::TextSpec>(&*spec))
     out << text->path << text->sequence_length << ' ' << text->validation << static_cast<int>(text->part);
+  if (const auto* csv = std::get_if<data::CsvSpec>(&*spec))
+    out << csv->path << csv->separator << csv->decimal << csv->columns.size() << csv->transforms.size();
+  if (const auto* npy = std::get_if<data::NpySpec>(&*spec))
+    for (const auto& [column, path] : npy->arrays) out << column << path;
+  if (const auto* images = std::get_if<data::ImagesSpec>(&*spec))
+    out << images->path << images->size << ' ' << images->kept() << images->image.flip << images->has_classes;
   out << '\n';
 }
 
