@@ -224,7 +224,8 @@ std::filesystem::path read_photos_path(MapReader& reader, const PathRules& rules
   if (node == nullptr) return {};
   std::error_code code;
   const auto text = reader.parse_text(*node, "path");
-  if (text && std::filesystem::is_directory(rules.resolve(*text), code)) return rules.resolve(*text);
+  auto folder = text ? rules.resolve(*text, node->where) : std::filesystem::path();
+  if (text && std::filesystem::is_directory(folder, code)) return folder;
   return read_file(reader, *node, "path", rules);
 }
 
