@@ -82,7 +82,9 @@ struct FakeBus::Server {
     return refuse(message, "no such property");
   }
   int answer(void* message) const {
-    const std::string_view member = library().member(message), to = library().destination(message);
+    const char *called = library().member(message), *service = library().destination(message);
+    if (called == nullptr || service == nullptr) return 0;  // no call: that the connection is made
+    const std::string_view member = called, to = service;
     if (member == "Hello") return library().reply(message, "s", ":1.1");
     if (library().auto_start(message) != 0) of.started_a_service = true;
     const bool is_logind = to == "org.freedesktop.login1";
