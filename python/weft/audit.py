@@ -171,9 +171,9 @@ def named(model: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def _tracer_warning() -> Any:
-    import torch
+    from torch.jit._trace import TracerWarning
 
-    return torch.jit.TracerWarning
+    return TracerWarning
 
 
 def _is_of_torch(path: str) -> bool:
@@ -199,7 +199,7 @@ def _watch_mode(warn: Any) -> Any:
         return contextlib.nullcontext()
     import torch
 
-    class Watch(TorchFunctionMode):  # type: ignore[misc]
+    class Watch(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
             given = args[0] if args and torch.is_tensor(args[0]) else None

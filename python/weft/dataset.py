@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _HEADER_BYTES = 256        # of a .npy: room for the count, which is known at the end
 _CHUNK_BYTES = 1 << 20
 _COLUMNS_MAX = 64
-_NAMES_TAKEN = "'abc'/\\:*?\"<>|"
+_NOT_IN_NAMES = "/\\:*?\"<>|"
 
 Sample = List[Tuple[str, Any]]
 
@@ -114,6 +114,7 @@ def to_array(value: Any, name: str, index: int) -> "numpy.ndarray[Any, Any]":
     """A value of a sample as an array that weft reads."""
     import numpy as np
 
+    array: "numpy.ndarray[Any, Any]"
     if hasattr(value, "detach"):
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":
@@ -171,7 +172,7 @@ class ColumnWriter:
 
 
 def check_column_name(name: str) -> None:
-    if not name or len(name) > 128 or name.startswith(".") or any(c in _NAMES_TAKEN[5:] or c < " " for c in name):
+    if not name or len(name) > 128 or name.startswith(".") or any(c in _NOT_IN_NAMES or c < " " for c in name):
         raise InvalidArgument(f"{name!r} cannot be the name of a column")
 
 

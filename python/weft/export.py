@@ -183,7 +183,7 @@ def export_model(model: "torch.nn.Module", example: Any, path: "str | os.PathLik
     import torch
 
     model = bare_module(model)
-    if not isinstance(model, torch.nn.Module) or isinstance(model, torch.jit.ScriptModule):
+    if not isinstance(model, torch.nn.Module) or type(model).__name__.endswith("ScriptModule"):
         raise InvalidArgument(f"the model is a {type(model).__name__}; it has to be a torch.nn.Module, or the path of "
                               "an ONNX file")
     tensors = example_inputs(model, example)

@@ -7,7 +7,7 @@ than none.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .errors import InvalidArgument, Unsupported
 
@@ -102,8 +102,10 @@ def _bce_with_logits(loss: Any) -> Fields:
     return {"type": "bce_with_logits"}
 
 
-_LOSS_MODULES = {"CrossEntropyLoss": _cross_entropy, "MSELoss": _plain_loss("mse"), "L1Loss": _plain_loss("l1"),
-                 "BCEWithLogitsLoss": _bce_with_logits}
+_LOSS_MODULES: Dict[str, Callable[[Any], Fields]] = {
+    "CrossEntropyLoss": _cross_entropy, "MSELoss": _plain_loss("mse"), "L1Loss": _plain_loss("l1"),
+    "BCEWithLogitsLoss": _bce_with_logits,
+}
 _LOSS_FUNCTIONS = {"cross_entropy": "cross_entropy", "mse_loss": "mse", "l1_loss": "l1",
                    "binary_cross_entropy_with_logits": "bce_with_logits"}
 _LOSS_ADVICE = {
@@ -160,7 +162,7 @@ def _torch_optimizer(optimizer: Any, model: Any) -> OptimizerTerms:
     groups = [(_group_fields(kind, group), _group_names(group, model)) for group in optimizer.param_groups]
     # The settings of the most parameters are the optimizer's; the other groups say how they differ.
     base = max(groups, key=lambda group: len(group[1]))[0]
-    fields = {"type": kind.lower(), **base}
+    fields: Fields = {"type": kind.lower(), **base}
     more = [_difference(base, group, names) for group, names in groups if group is not base]
     if more:
         fields["groups"] = more
@@ -254,9 +256,3 @@ def schedule_fields(schedule: Any) -> Optional[Fields]:
     raise Unsupported(f"a job file cannot say {type(schedule).__name__} exactly as PyTorch computes it; the schedules "
                       'are {"type": "constant" | "linear" | "cosine", "warmup_steps": N, "final": F}, over all steps '
                       "of the job (docs/JOB.md)")
-
-
-def split_names(names: Sequence[str], known: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Those that are known, and the others."""
-    there = set(known)
-    return [name for name in names if name in there], [name for name in names if name not in there]
