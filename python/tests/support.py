@@ -58,6 +58,9 @@ class Case(unittest.TestCase):
     def file(self, name):
         return os.path.join(self.folder, name)
 
+    def tearDown(self):
+        self.assertEqual(processes_of(self.folder), [], "processes that a test has left behind")
+
     def write(self, name, text):
         path = self.file(name)
         with open(path, "w", encoding="utf-8") as file:
@@ -78,19 +81,19 @@ class Case(unittest.TestCase):
     def fake(self, body, version="0.1.0"):
         """Runs `body` for every command but --version; it has `arguments`, and `say(event=..., ...)`."""
         script = textwrap.dedent("""\
-            #!{python}
             import json, os, signal, sys, time
             arguments = sys.argv[1:]
-            if arguments == ["--version"]:
-                print("weft {version} (test)")
-                sys.exit(0)
             def say(**fields):
                 print(json.dumps(fields), flush=True)
             with open({log!r}, "a") as log:
                 log.write(json.dumps({{"arguments": arguments, "pid": os.getpid(),
                                        "token": os.environ.get("WEFT_TOKEN")}}) + "\\n")
-            """).format(python=sys.executable, version=version, log=self.file("calls")) + textwrap.dedent(body)
-        path = self.write("weft", script)
+            """).format(log=self.file("calls")) + textwrap.dedent(body)
+        self.write("weft.py", script)
+        path = self.write("weft", f"""#!/bin/sh
+[ "$1" != --version ] || {{ echo 'weft {version} (test)'; exit; }}
+exec {sys.executable} -I -S {self.file("weft.py")} "$@"
+""")
         os.chmod(path, stat.S_IRWXU)
         self.set_environment(WEFT=path)
         program._versions.clear()
@@ -99,6 +102,19 @@ class Case(unittest.TestCase):
     def calls(self):
         with open(self.file("calls"), encoding="utf-8") as log:
             return [json.loads(line) for line in log]
+
+
+def processes_of(folder):
+    """The ids of processes whose command line has the folder in it."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if os.fsencode(folder) in file.read() and is_alive(pid):
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
 
 
 def is_alive(pid):
