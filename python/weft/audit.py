@@ -121,8 +121,9 @@ class Audit:
             variable = getattr(node, "variable", None)
             if variable is not None:
                 reached.add(id(variable))
-            if isinstance(node, torch.autograd.function.BackwardCFunction):
-                own.add(re.sub("Backward$", "", type(node).__name__))
+            name = re.sub("Backward$", "", type(node).__name__)
+            if isinstance(node, torch.autograd.function.BackwardCFunction) and name != "BackwardHookFunction":
+                own.add(name)
             waiting += [parent for parent, _ in node.next_functions if parent is not None]
         reached |= {id(tensor) for tensor in outputs}
         self.unreached = {name for name, p in self.model.named_parameters()

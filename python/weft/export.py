@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .errors import ExportError, InvalidArgument, Unsupported
-from .weights import bare_module, patch_initializers
+from .weights import bare_module, named_state, patch_initializers
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +202,7 @@ def export_model(model: "torch.nn.Module", example: Any, path: "str | os.PathLik
         with _flat_forward(model, call):
             _write(model, tuple(tensors.values()), os.fspath(path), audit, list(tensors), names, axes)
     # Tracing runs the module, which moves BatchNorm's statistics: the file gets what the module has.
-    written = patch_initializers(path, {**_all_state(model)})
+    written = patch_initializers(path, named_state(model))
     audit.look_at_file(written)
     exported = Exported(list(tensors), names, audit.warnings)
     exported.unreached = audit.unreached
@@ -258,11 +258,13 @@ def _write(model: Any, tensors: Tuple[Any, ...], path: str, audit: Any, inputs: 
         try:
             export(model, tensors, path, **arguments)
         except Exception as problem:
-            raise ExportError(f"PyTorch {torch.__version__} cannot export the model: {type(problem).__name__}: "
-                              f"{str(problem).strip()[:2000]}") from problem
+            raise ExportError(_why_not(problem, audit.warnings)) from problem
     audit.look_at_tracing(said)
 
 
-def _all_state(model: Any) -> "Dict[str, torch.Tensor]":
-    from .weights import named_state
-    return named_state(model)
+def _why_not(problem: Exception, warnings: Sequence[str]) -> str:
+    import torch
+
+    said = str(problem).strip().split("\n")[0].split(" [Caused by")[0][:400]
+    text = f"PyTorch {torch.__version__} cannot export the model: {type(problem).__name__}: {said}"
+    return text + "".join(f"\nIt may be that {warning}" for warning in warnings)
