@@ -88,6 +88,7 @@ class Attender {
 Result<bool> Attender::wait() {
   if (is_open()) return true;
   say(stderr, "info away reason=\"{}\"\n", describe());
+  work_.begin_visit();  // what was done so far stays counted
   tell_of_work({});
   net::Loop loop;
   bool leaves = false;

@@ -22,7 +22,7 @@ class PeerWork {
 
   // The log's lines, if there is something new to say.
   std::vector<std::string> lines(const peer::PeerActivity& activity, Instant now);
-  // A visit to the broker has begun: its peer counts from nothing.
+  // A visit to the broker begins, or has ended: the next peer counts from nothing.
   void begin_visit();
   // Of all visits.
   peer::WorkDone done() const;
