@@ -65,6 +65,37 @@ TEST(Session, TheSameReasonIsSaidOnce) {
   EXPECT_FALSE(find<Say>(session.on_connect_failed(kStart, {ErrorCode::Unavailable, "refused"})));
 }
 
+// Whoever looks sees that it goes on trying, and when it does so next.
+TEST(Session, ABrokerThatStaysAwayIsSaidAgainEveryMinute) {
+  Session session({.hello = {}, .seed = 3});
+  session.start(kStart);
+  Instant now = kStart;
+  std::vector<Instant> said;
+  std::string last;
+  while (now < kStart + std::chrono::minutes(5)) {
+    const auto line = find<Say>(session.on_connect_failed(now, {ErrorCode::Unavailable, "refused"}));
+    if (line) said.push_back(now), last = line->line;
+    now = session.retry_at().value_or(now + std::chrono::hours(1));
+    session.on_tick(now, {}, {});
+  }
+  EXPECT_GE(said.size(), 4u);
+  EXPECT_LE(said.size(), 5u);
+  for (size_t i = 1; i < said.size(); ++i) EXPECT_GE(said[i] - said[i - 1], std::chrono::minutes(1));
+  EXPECT_NE(last.find("refused"), std::string::npos) << last;
+  EXPECT_NE(last.find("again_in="), std::string::npos) << last;
+  EXPECT_EQ(last.find("tries=1 "), std::string::npos) << last;
+}
+
+TEST(Session, SaysWhyItLeavesAndThatItComesBack) {
+  Session session = joined(kStart);
+  session.set_goodbye({.reason = "on battery", .returns = true});
+  const auto tell = find<TellBroker>(session.drain(/*holds_stage=*/true));
+  ASSERT_TRUE(tell);
+  const auto& drain = std::get<proto::Drain>(tell->message);
+  EXPECT_EQ(drain.reason, "on battery");
+  EXPECT_TRUE(drain.returns);
+}
+
 TEST(Session, ARefusalForGoodEndsIt) {
   Session session({.hello = {}, .seed = 3});
   session.start(kStart);

@@ -46,8 +46,13 @@ page "$at" | grep '^weft_link_sent_bytes_total{from="[abc]",to="[abc]"} [1-9]' >
 [ "$(value weft_blob_bytes)" -gt 0 ] || fail "its blobs are not told"
 echo "ok: peers, jobs, steps, links and blobs are told"
 
+page "$at" >"$work/page"
+for name in $(grep -oh 'weft_[a-z_]*' packaging/monitoring/* | sed 's/_\(bucket\|count\|sum\)$//' | sort -u); do
+  grep -q "^# TYPE $name " "$work/page" || fail "packaging/monitoring speaks of $name, which the page has not"
+done
+echo "ok: alarm rules and dashboard speak of what there is"
+
 if command -v promtool >/dev/null; then
-  page "$at" >"$work/page"
   promtool check metrics <"$work/page"
   promtool check rules packaging/monitoring/weft.rules.yaml
   echo "ok: promtool finds nothing wrong with the page and the alarm rules"
