@@ -74,6 +74,14 @@ void Clients::answer(const Received& event, const Client& client) {
                                       .message = "job " + std::to_string(m.job) + " has not ended: it is " +
                                                  std::string(to_string(job->state))});
           },
+          [&](const proto::RemoveJob& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                                  .message = "job " + std::to_string(m.job) + " is " +
+                                                             std::string(to_string(job->state)) +
+                                                             ": weft stop ends it, then it can be removed"});
+          },
           [&](const proto::BanPeer& m) {
             if (client.is_admin) return ban(connection, m);
             step_.send(

@@ -204,7 +204,7 @@ struct SendEvents {
   std::optional<PeerId> whose{};
   proto::GetEvents request{};
 };
-// A question about a job that is not open, or not theirs: GetJob, GetResult, StopJob.
+// A question about a job that is not open, or not theirs: GetJob, GetResult, StopJob, RemoveJob.
 struct AnswerFromStore {
   ConnectionId connection = 0;
   std::optional<PeerId> whose{};

@@ -64,6 +64,8 @@ class Store {
   };
   // `tries`: nothing is forgotten, only said. A store that keeps nothing has nothing to forget.
   virtual Result<Forgotten> forget_ended(int64_t /*before_unix_ms*/, bool /*tries*/) { return Forgotten{}; }
+  // The same of one job, whenever it ended. NotFound: there is none, or it has not ended.
+  virtual Status forget_job(proto::JobNumber job) = 0;
 
   // Tokens that are revoked, when anything in the database was changed by another process since the last
   // time; else nothing.

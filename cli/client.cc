@@ -330,12 +330,15 @@ Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(const BrokerOptions& op
   return open(std::move(address));
 }
 
-Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(BrokerAddress address, net::Loop* loop) {
+Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(BrokerAddress address, net::Loop* loop,
+                                                         std::unique_ptr<security::Identity> identity) {
   std::unique_ptr<BrokerAccess> access(new BrokerAccess());
   if (loop == nullptr) access->own_loop_ = std::make_unique<net::Loop>();
   access->loop_ = loop != nullptr ? loop : access->own_loop_.get();
   access->address_ = std::move(address);
-  if (const auto folder = config_folder()) {
+  if (identity != nullptr) {
+    access->identity_ = std::move(identity);
+  } else if (const auto folder = config_folder()) {
     storage::Files files;
     WEFT_TRY_STATUS(files.make_directories(*folder));
     WEFT_TRY(access->identity_, security::Identity::load_or_create(*folder));

@@ -133,8 +133,9 @@ class BrokerAccess {
  public:
   // The identity is kept beside the login; where there is no such place it is made for this once.
   static Result<std::unique_ptr<BrokerAccess>> open(const BrokerOptions& options);
-  // `loop`, when given, must outlive this.
-  static Result<std::unique_ptr<BrokerAccess>> open(BrokerAddress address, net::Loop* loop = nullptr);
+  // `loop`, when given, must outlive this. `identity`, when given, is used in place of the one that is kept.
+  static Result<std::unique_ptr<BrokerAccess>> open(BrokerAddress address, net::Loop* loop = nullptr,
+                                                    std::unique_ptr<security::Identity> identity = nullptr);
 
   net::Loop& loop() { return *loop_; }
   Result<std::unique_ptr<Client>> connect();

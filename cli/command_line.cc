@@ -146,6 +146,16 @@ CommandWords words_of(CLI::App& app) {
 
 CommandWords CommandLine::words() const { return words_of(*app_); }
 
+std::optional<std::string> CommandLine::help_of(const std::vector<std::string>& path) const {
+  const CLI::App* app = app_;
+  for (const std::string& name : path) {
+    const auto found = app->get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
+    if (found.empty()) return std::nullopt;
+    app = found.front();
+  }
+  return app->help();
+}
+
 Program::Program(const std::string& what, const std::string& version)
     : app_(std::make_unique<CLI::App>(what)) {
   if (!version.empty()) app_->set_version_flag("--version", version);
@@ -174,6 +184,12 @@ std::vector<std::string> long_options(const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   return names;
 }
+
+}  // namespace
+
+std::vector<std::string> CommandLine::names() const { return shown_subcommands(*app_); }
+
+namespace {
 
 // The command as it is typed: "weft token create".
 std::string typed(const CLI::App& app) {

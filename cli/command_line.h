@@ -73,6 +73,10 @@ class CommandLine {
   void group(const std::string& heading, const std::vector<std::string>& names) const;
   // What `chosen` is where this subcommand is given, and none of its own.
   void runs(Command& chosen, Command command) const;
+  // The help of a subcommand by its path, as {"token", "create"}; of this one where it is empty. Nothing:
+  // there is none.
+  std::optional<std::string> help_of(const std::vector<std::string>& path) const;
+  std::vector<std::string> names() const;  // of its subcommands that help lists
   // All that was defined so far, hidden subcommands left out. REQUIRES: no value of a listed command was
   // read.
   CommandWords words() const;

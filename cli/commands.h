@@ -35,6 +35,8 @@ void add_submit(CommandLine program, Command& chosen);
 void add_ui(CommandLine program, Command& chosen);
 // jobs, status, logs, stop, fetch, peers, login
 // jobs, status, logs, stop, fetch, peers, login
+void add_help(CommandLine program, Command& chosen);
+void add_login(CommandLine program, Command& chosen);
 void add_job_commands(CommandLine program, Command& chosen);
 // reference, hidden: prints what all commands take, for people and shells
 void add_reference(CommandLine program, Command& chosen);

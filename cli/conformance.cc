@@ -1,5 +1,7 @@
 #include "cli/conformance.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -9,6 +11,8 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
+#include "cli/report.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/testcase.h"
 #include "dag/op_table.h"
@@ -180,8 +184,17 @@ std::vector<fs::path> find_cases(const fs::path& directory) {
 
 }  // namespace
 
-int run_conformance(const fs::path& directory, std::ostream& out) {
+int run_conformance(const fs::path& directory, std::ostream& out, bool json) {
   size_t passed = 0, failed = 0, unsupported = 0;
+  const auto tell = [&](const char* what, const std::string& name, const std::string& reason) {
+    if (json)
+      out << stamped(fmt::format(R"({{"event":"case","case":{},"verdict":"{}","reason":{}}})",
+                                 json_string(name), what, json_string(reason)),
+                     unix_ms_now())
+          << '\n';
+    else if (!reason.empty())
+      out << what << ' ' << name << ": " << reason << '\n';
+  };
   for (const fs::path& folder : find_cases(directory)) {
     std::vector<fs::path> data_sets;
     std::error_code error;
@@ -194,18 +207,25 @@ int run_conformance(const fs::path& directory, std::ostream& out) {
     switch (verdict.kind) {
       case Verdict::Kind::Passed:
         ++passed;
+        tell("passed", name, "");
         break;
       case Verdict::Kind::Failed:
         ++failed;
-        out << "failed " << name << ": " << verdict.reason << '\n';
+        tell("failed", name, verdict.reason);
         break;
       case Verdict::Kind::Unsupported:
         ++unsupported;
-        out << "unsupported " << name << ": " << verdict.reason << '\n';
+        tell("unsupported", name, verdict.reason);
         break;
     }
   }
-  out << passed << " passed, " << failed << " failed, " << unsupported << " unsupported\n";
+  if (json)
+    out << stamped(fmt::format(R"({{"event":"result","passed":{},"failed":{},"unsupported":{}}})", passed,
+                               failed, unsupported),
+                   unix_ms_now())
+        << '\n';
+  else
+    out << passed << " passed, " << failed << " failed, " << unsupported << " unsupported\n";
   return failed == 0 && passed + unsupported > 0 ? kExitOk : kExitFailed;
 }
 
@@ -213,10 +233,12 @@ void add_conformance(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("conformance", "run ONNX's own test cases beneath a folder");
   auto directory = std::make_shared<std::string>();
   command.option("directory", *directory, "for example /usr/share/libonnx-testdata/data").required();
-  command.runs(chosen, [directory]() -> Result<int> {
+  auto format = std::make_shared<std::string>("text");
+  command.format(*format);
+  command.runs(chosen, [directory, format]() -> Result<int> {
     if (!fs::is_directory(*directory))
       return fail(ErrorCode::NotFound, "'" + *directory + "' is not a folder");
-    return run_conformance(*directory, std::cout);
+    return run_conformance(*directory, std::cout, *format == "json");
   });
 }
 

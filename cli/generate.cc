@@ -8,6 +8,8 @@
 #include "cli/api_client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
+#include "cli/report.h"
 #include "cli/say.h"
 #include "cli/signals.h"
 #include "serve/engine.h"
@@ -23,8 +25,28 @@ struct GenerateOptions {
   std::string model, tokenizer, prompt = "\n";
   int64_t length = 400, context = 0;
   serve::SamplingOptions sampling{.temperature = 0.8};
+  std::string format = "text";
   BackendOptions backend;
+  bool json() const { return format == "json"; }
 };
+
+// Text as it comes: itself, or an event {"event":"text","text":"..."} for each piece.
+void put(const GenerateOptions& options, const std::string& piece) {
+  if (options.json()) {
+    if (!piece.empty())
+      say(stdout, "{}\n", stamped(R"({"event":"text","text":)" + json_string(piece) + "}", unix_ms_now()));
+  } else {
+    say(stdout, "{}", piece);
+  }
+  std::fflush(stdout);
+}
+void put_end(const GenerateOptions& options) {
+  if (options.json())
+    say(stdout, "{}\n", stamped(R"({"event":"result","status":"completed"})", unix_ms_now()));
+  else
+    say(stdout, "\n");
+  std::fflush(stdout);
+}
 
 // Text as it comes. Beyond the context it goes on behind the last half of what there is: a cache cannot
 // slide.
@@ -41,7 +63,8 @@ class Printer {
     tokens_.assign(prompt.begin(), prompt.end());
     left_ = options_.length;
     for (uint64_t round = 0; left_ > 0 && !ended_; ++round) WEFT_TRY_STATUS(go_on(round));
-    print(text_.finish() + "\n");
+    put(options_, text_.finish());
+    put_end(options_);
     return kExitOk;
   }
 
@@ -72,12 +95,8 @@ class Printer {
   bool take(int64_t token) {
     tokens_.push_back(token);
     --left_;
-    print(text_.push(static_cast<text::TokenId>(token)));
+    put(options_, text_.push(static_cast<text::TokenId>(token)));
     return std::ferror(stdout) == 0;  // whoever reads may have gone
-  }
-  static void print(const std::string& piece) {
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
   }
 
   const GenerateOptions& options_;
@@ -106,7 +125,7 @@ Result<int> generate_from_file(GenerateOptions options) {
            tokenizer.encode(options.prompt, {.special = text::SpecialTokens::Recognized}));
   if (prompt.empty())
     return fail(ErrorCode::InvalidArgument, "--prompt is empty: give at least one character to start from");
-  say(stdout, "{}", options.prompt);
+  put(options, options.prompt);
   return Printer(options, model).run(prompt);
 }
 
@@ -132,14 +151,14 @@ Result<int> generate_from_service(const GenerateOptions& options) {
   WEFT_TRY(std::string model, choose_model(*client, options.client));
   bool has_begun = false;
   const auto print = [&](const std::string& piece) {
-    if (!std::exchange(has_begun, true)) say(stdout, "{}", options.prompt);
-    say(stdout, "{}", piece);
-    std::fflush(stdout);
+    if (!std::exchange(has_begun, true)) put(options, options.prompt);
+    put(options, piece);
     if (std::ferror(stdout) != 0) client->cancel();  // whoever reads has gone
   };
   const auto end = client->generate(request_of(options, std::move(model)), print);
-  if (end) print("\n");
-  if (!end && has_begun) say(stdout, "\n");
+  if (end && !has_begun) print("");
+  if (end) put_end(options);
+  if (!end && has_begun && !options.json()) say(stdout, "\n");
   if (!end) return fail(end.error());
   return kExitOk;
 }
@@ -184,6 +203,7 @@ void add_generate(CommandLine program, Command& chosen) {
       "of a file: tokenizer.json; otherwise the one beside it, or bytes for a model of 256 tokens");
   command.option("--context", options->context, "of a file: positions, where it leaves them open; 0: 1024")
       .shows_default();
+  command.format(options->format);
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_generate(*options); });
 }

@@ -7,6 +7,8 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/gradient_check.h"
+#include "cli/json_event.h"
+#include "cli/report.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/model.h"
 #include "dag/op_table.h"
@@ -20,6 +22,7 @@ struct GradcheckOptions {
   std::string model;
   std::vector<std::string> freeze, sizes;
   int64_t batch = 2;
+  std::string format = "text";
   GradientCheckOptions check;
 };
 
@@ -54,6 +57,42 @@ void print_finding(const GradientFinding& finding) {
   fmt::print("{} {:<48} {:<24} {}\n", mark(finding.verdict), finding.name, dag::to_string(finding.shape),
              describe(finding));
   std::fflush(stdout);
+}
+
+std::string_view word(GradientVerdict verdict) {
+  switch (verdict) {
+    case GradientVerdict::Agrees:
+      return "agrees";
+    case GradientVerdict::AgreesWithZero:
+      return "agrees_with_zero";
+    case GradientVerdict::OnKink:
+      return "on_kink";
+    case GradientVerdict::Undecided:
+      return "undecided";
+    case GradientVerdict::Differs:
+      return "differs";
+  }
+  return "";
+}
+
+void print_finding_event(const GradientFinding& finding) {
+  print_event(fmt::format(
+      R"({{"event":"gradient","parameter":{},"shape":{},"verdict":"{}","difference":{},"scale":{}}})",
+      json_string(finding.name), json_string(dag::to_string(finding.shape)), word(finding.verdict),
+      json_number(finding.difference), json_number(finding.scale)));
+}
+
+int print_result_event(const GradientReport& report) {
+  size_t differ = 0, undecided = 0;
+  for (const GradientFinding& finding : report.findings) {
+    differ += finding.verdict == GradientVerdict::Differs ? 1 : 0;
+    undecided += finding.verdict == GradientVerdict::Undecided ? 1 : 0;
+  }
+  print_event(fmt::format(
+      R"({{"event":"result","metrics":{{"loss":{}}},"gradient_norm":{},"parameters":{},"differ":{},"undecided":{}}})",
+      json_number(report.loss), json_number(report.gradient_norm), report.findings.size(), differ,
+      undecided));
+  return differ + undecided == 0 ? kExitOk : kExitFailed;
 }
 
 int print_summary(const GradientCheckOptions& options, const GradientReport& report) {
@@ -96,12 +135,15 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
   WEFT_TRY(const onnx::ImportedModel imported, onnx::import_model(model, import, dag::op_table()));
   WEFT_TRY(const dag::Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   const GradientCheckOptions& check = options.check;
-  fmt::print(
-      "seed {}, batch {}, {} random directions a parameter, first step {:g} of its size, double precision\n",
-      check.seed, options.batch, check.directions, check.step);
-  WEFT_TRY(const GradientReport report,
-           check_gradients(canonical, imported.weights, check, dag::op_table(), print_finding));
-  return print_summary(check, report);
+  const bool json = options.format == "json";
+  if (!json)
+    fmt::print(
+        "seed {}, batch {}, {} random directions a parameter, first step {:g} of its size, double "
+        "precision\n",
+        check.seed, options.batch, check.directions, check.step);
+  WEFT_TRY(const GradientReport report, check_gradients(canonical, imported.weights, check, dag::op_table(),
+                                                        json ? print_finding_event : print_finding));
+  return json ? print_result_event(report) : print_summary(check, report);
 }
 
 }  // namespace
@@ -130,6 +172,7 @@ void add_gradcheck(CommandLine program, Command& chosen) {
   command.option("--step", options->check.step, "first step, relative to the parameter's size")
       .within(1e-12, 1e-2)
       .shows_default();
+  command.format(options->format);
   command.runs(chosen, [options] { return run_gradcheck(*options); });
 }
 

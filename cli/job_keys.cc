@@ -24,6 +24,16 @@ std::string entry_of(const configs::JobKey& key, std::string takes) {
   return text;
 }
 
+}  // namespace
+
+Result<std::string> explain_job_key(const configs::JobKey& key) {
+  WEFT_TRY(const configs::AskedKeys asked, configs::asked_by_examples());
+  const auto takes = asked.takes.find(key.path);
+  return entry_of(key, takes == asked.takes.end() ? "" : takes->second).substr(4);  // without "### "
+}
+
+namespace {
+
 Result<int> print_job_keys() {
   WEFT_TRY(const configs::AskedKeys asked, configs::asked_by_examples());
   std::string text =

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/job_table.h"
 #include "cli/json_event.h"
 #include "cli/link_table.h"
 #include "cli/live_line.h"
@@ -22,6 +23,7 @@
 #include "cli/signals.h"
 #include "cli/stage_watch.h"
 #include "cli/temporary_folder.h"
+#include "cli/watch.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "train/outputs.h"
@@ -37,80 +39,64 @@ struct JobOptions {
   proto::JobNumber before = 0;  // jobs
   uint32_t count = 0;
   std::string peer;  // peers ban, unban
-  bool follow = false, verbose = false, links = false, all = false;
+  bool follow = false, verbose = false, watch = false, links = false, all = false;
   std::string output;
-  std::string address;  // login
   bool json() const { return format == "json"; }
 };
 
-// Of a broker before minor version 13 no time is known.
-std::string since_text(const proto::JobStatus& job) {
-  return job.submitted_unix_ms > 0 ? local_time(job.submitted_unix_ms) : "";
-}
-std::string took_text(const proto::JobStatus& job) {
-  if (job.submitted_unix_ms <= 0) return "";
-  const int64_t until = job.ended_unix_ms > 0 ? job.ended_unix_ms : unix_ms_now();
-  if (has_ended(job.state) && job.ended_unix_ms <= 0) return "";
-  return format_duration(std::max<double>(0, static_cast<double>(until - job.submitted_unix_ms) / 1000));
+void print_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) fmt::print("{}\n", line);
 }
 
-std::string progress_text(const proto::JobStatus& job) {
-  return job.steps > 0 ? fmt::format("{}/{}", job.step, job.steps) : fmt::format("{}", job.step);
+Result<std::vector<proto::JobStatus>> list_jobs(Client& client, const JobOptions& options, bool& more) {
+  WEFT_TRY(auto list, client.ask<proto::JobList>(proto::ListJobs{options.before, options.count}));
+  more = list.more;
+  std::reverse(list.jobs.begin(), list.jobs.end());  // the newest come; people read downwards
+  return std::move(list.jobs);
 }
 
-std::string metrics_text(const proto::JobStatus& job) {
-  std::string text;
-  for (const auto& [name, value] : job.metrics) text += fmt::format("  {} {:.4f}", printable(name), value);
-  return text;
+Result<int> watch_jobs(const JobOptions& options, BrokerCall& session) {
+  Screen screen(stdout);
+  return watch(session, [&](Client& client) -> Result<bool> {
+    bool more = false;
+    WEFT_TRY(const auto jobs, list_jobs(client, options, more));
+    if (options.json())
+      for (const proto::JobStatus& job : jobs) print_event(json_status(job), job.job);
+    else
+      screen.show(job_table(jobs, unix_ms_now()));
+    return screen.is_unread();
+  });
 }
 
 Result<int> run_jobs(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
-  WEFT_TRY(auto list, session->client->ask<proto::JobList>(proto::ListJobs{options.before, options.count}));
-  // The newest come; people read downwards.
-  std::reverse(list.jobs.begin(), list.jobs.end());
-  if (!options.json())
-    fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:19}  {:>8}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS",
-               "SUBMITTED", "TOOK", "NAME", "");
-  for (const proto::JobStatus& job : list.jobs) {
-    if (options.json())
-      print_event(json_status(job), job.job);
-    else
-      fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:19}  {:>8}  {:20}  {}\n", job.job, to_string(job.state),
-                 progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", since_text(job),
-                 took_text(job), printable(job.name), printable(job.reason));
+  if (options.watch) return watch_jobs(options, *session);
+  bool more = false;
+  WEFT_TRY(const auto jobs, list_jobs(*session->client, options, more));
+  if (options.json()) {
+    for (const proto::JobStatus& job : jobs) print_event(json_status(job), job.job);
+    return kExitOk;
   }
-  if (list.more && !list.jobs.empty() && !options.json())
-    fmt::print("there are older ones: weft jobs --before {}\n", list.jobs.front().job);
+  print_lines(job_table(jobs, unix_ms_now()));
+  if (more && !jobs.empty()) fmt::print("there are older ones: weft jobs --before {}\n", jobs.front().job);
   return kExitOk;
 }
 
 Result<int> run_status(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
-  WEFT_TRY(const auto job, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
-  if (options.json()) {
-    print_event(json_status(job), job.job);
-    return kExitOk;
-  }
-  fmt::print("job {} ({}): {}{}\n", job.job, printable(job.name), to_string(job.state),
-             job.reason.empty() ? "" : ": " + printable(job.reason));
-  if (const std::string since = since_text(job); !since.empty())
-    fmt::print("submitted {}{}\n", since,
-               job.ended_unix_ms > 0
-                   ? fmt::format(", ended {}, after {}", local_time(job.ended_unix_ms), took_text(job))
-                   : fmt::format(", {} ago", took_text(job)));
-  fmt::print("step {}", progress_text(job));
-  if (job.loss != 0) fmt::print(", training loss {:.4f}", job.loss);
-  if (job.samples_per_second > 0)
-    fmt::print(", {:.0f} samples/s, {} left", job.samples_per_second, format_duration(job.seconds_left));
-  if (job.evaluated_step > 0)
-    fmt::print("\nevaluation after step {}:{}", job.evaluated_step, metrics_text(job));
-  fmt::print("\nlast checkpoint after step {}, copies after step {}, {} recoveries, plan {}\n",
-             job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version);
-  if (!job.equal_bits)
-    fmt::print("the stages run or ran on devices of different kinds: equal bits are no longer promised\n");
-  for (const std::string& line : plan_lines(job.plan, options.verbose)) fmt::print("{}\n", printable(line));
-  for (const std::string& line : stage_lines(job)) fmt::print("{}\n", printable(line));
+  Screen screen(stdout);
+  const auto look = [&](Client& client) -> Result<bool> {
+    WEFT_TRY(const auto job, client.ask<proto::JobStatus>(proto::GetJob{options.job}));
+    if (options.json())
+      print_event(json_status(job), job.job);
+    else if (options.watch)
+      screen.show(job_lines(job, options.verbose, unix_ms_now()));
+    else
+      print_lines(job_lines(job, options.verbose, unix_ms_now()));
+    return has_ended(job.state) || screen.is_unread();
+  };
+  if (options.watch) return watch(*session, look);
+  WEFT_TRY_STATUS(look(*session->client));
   return kExitOk;
 }
 
@@ -180,6 +166,19 @@ Result<int> run_resume(const JobOptions& options) {
   return kExitOk;
 }
 
+Result<int> run_remove(const JobOptions& options) {
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
+  if (session->client->broker().minor < proto::kProtocolMinorOfBeginnings)
+    return fail(ErrorCode::Unsupported, "the broker (weft " + session->client->broker().software +
+                                            ") removes no jobs: install this version there");
+  WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::RemoveJob{options.job}));
+  if (options.json())
+    print_event(R"({"event":"removed"})", options.job);
+  else
+    fmt::print("job {} is forgotten; the broker frees what only it had within minutes\n", options.job);
+  return kExitOk;
+}
+
 Result<int> ban(const JobOptions& options, bool lift) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::BanPeer{options.peer, lift}));
@@ -242,28 +241,6 @@ Result<int> run_peers(const JobOptions& options) {
   return kExitOk;
 }
 
-// Keeps what worked: the broker is asked before anything is written.
-Result<int> run_login(const JobOptions& options) {
-  if (options.broker.token.empty())
-    return fail(ErrorCode::InvalidArgument,
-                "say --token T; `--token -` reads it from standard input, `--token @FILE` from a file");
-  BrokerAddress address;
-  WEFT_TRY(address.endpoint, net::parse_endpoint(options.address));
-  WEFT_TRY(address.token, read_token(options.broker.token, security::Role::Submitter));
-  const Login login{net::to_string(address.endpoint), security::to_text(address.token)};
-  WEFT_TRY(const fs::path folder, config_folder());
-  WEFT_TRY(auto access, BrokerAccess::open(std::move(address)));
-  WEFT_TRY(const auto session, BrokerCall::open(std::move(access)));
-  const std::string software = session->client->broker().software;
-  WEFT_TRY(const fs::path path, save_login(folder, login));
-  if (options.json())
-    print_event(fmt::format(R"({{"event":"login","broker":{},"software":{}}})", json_string(login.broker),
-                            json_string(software)));
-  else
-    fmt::print("{} (weft {}) knows this machine now; kept in {}\n", login.broker, software, path.string());
-  return kExitOk;
-}
-
 }  // namespace
 
 void add_job_commands(CommandLine program, Command& chosen) {
@@ -288,15 +265,17 @@ void add_job_commands(CommandLine program, Command& chosen) {
       "jobs", "list your jobs, the newest last; an admin's token lists everybody's", run_jobs);
   jobs.option("--before", options->before, "those of lower numbers");
   jobs.option("--count", options->count, "at most, 1000 at once").shows_default();
+  jobs.flag("-w,--watch", options->watch, "again and again, until Ctrl-C");
   const auto verbose = [&](CommandLine command) {
     command.flag("--verbose", options->verbose, "show all that is known of the plan");
     return command;
   };
-  verbose(
-      with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status)));
+  verbose(with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status)))
+      .flag("-w,--watch", options->watch, "again and again, until its end or Ctrl-C");
   verbose(with_job(add_with_broker("logs", "what has happened to a job", run_logs)))
       .flag("-f,--follow", options->follow, "and what happens, until its end");
   with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
+  with_job(add_with_broker("rm", "forget a job that has ended, its checkpoints and its result", run_remove));
   with_job(add_with_broker("resume", "go on with a job that failed or was stopped", run_resume));
   with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))
       .option("-o,--output", options->output, "where to")
@@ -307,14 +286,12 @@ void add_job_commands(CommandLine program, Command& chosen) {
   const auto add_to_peers = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
     CommandLine command = peers.subcommand(name, what);
     command.option("peer", options->peer, "its name, or its key").required();
+    command.format(options->format);
     options->broker.add_to(command);
     command.runs(chosen, [options, run] { return run(*options); });
   };
   add_to_peers("ban", "send a peer away for good (an admin's token)", run_ban);
   add_to_peers("unban", "let a banned peer come again (an admin's token)", run_unban);
-  CommandLine login = add("login", "keep where a broker is and the token for it", run_login);
-  login.option("broker", options->address, "HOST:PORT").required();
-  login.option("--token", options->broker.token, "a submitter token, @FILE, or - for standard input");
 }
 
 }  // namespace weft::cli

@@ -17,8 +17,9 @@ namespace {
 // `--help` lists commands by who uses them.
 void group(const weft::cli::CommandLine& line) {
   line.group("On this machine",
-             {"local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
-  line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch", "ui"});
+             {"help", "local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
+  line.group("Jobs on a broker",
+             {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch", "rm", "ui", "logout"});
   line.group("Offering this machine", {"join", "pause", "service", "doctor"});
   line.group("Running a broker", {"broker", "token", "peers"});
   line.group("Working on weft", {"gradcheck", "conformance", "ops"});
@@ -33,7 +34,8 @@ int introduce() {
       "  weft join HOST:PORT     offer this machine to a broker\n"
       "  weft broker             run the service at which jobs and machines meet\n"
       "  weft chat               talk with a model that is served\n\n"
-      "weft --help lists every command; weft COMMAND --help shows what one takes.\n",
+      "weft --help lists every command; weft help COMMAND shows what one takes, weft help KEY a key of the\n"
+      "job file.\n",
       stderr);
   return weft::cli::kExitUsage;
 }
@@ -55,6 +57,8 @@ int run(int argc, char** argv) {
   add_chat(line, chosen);
   add_plan(line, chosen);
   add_submit(line, chosen);
+  add_help(line, chosen);
+  add_login(line, chosen);
   add_job_commands(line, chosen);
   add_ui(line, chosen);
   add_join(line, chosen);

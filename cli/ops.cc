@@ -1,9 +1,13 @@
 // weft ops: the op table as Markdown; docs/OPS.md is its output.
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/markdown.h"
+#include "cli/report.h"
 #include "dag/onnx/import.h"
 #include "dag/op_table.h"
 
@@ -90,10 +94,26 @@ Result<int> print_ops() {
   return kExitOk;
 }
 
+Result<int> print_op_events() {
+  for (const dag::OpRow& row : dag::op_table().rows())
+    print_event(fmt::format(
+        R"({{"event":"op","op":"{}","family":{},"operands_min":{},"operands_max":{},"derivative":"{}","meaning":{}}})",
+        to_string(row.kind), json_string(to_string(row.family)), row.inputs_min, row.inputs_max,
+        derivative(row.differentiability), json_string(row.about)));
+  for (const char* domain : {"", "com.microsoft"})
+    for (const std::string& name : onnx::imported_operators(domain))
+      print_event(
+          fmt::format(R"({{"event":"operator","domain":"{}","operator":{}}})", domain, json_string(name)));
+  return kExitOk;
+}
+
 }  // namespace
 
 void add_ops(CommandLine program, Command& chosen) {
-  program.subcommand("ops", "list the ops that graphs are made of, as Markdown").runs(chosen, print_ops);
+  CommandLine command = program.subcommand("ops", "list the ops that graphs are made of, as Markdown");
+  auto format = std::make_shared<std::string>("text");
+  command.format(*format);
+  command.runs(chosen, [format] { return *format == "json" ? print_op_events() : print_ops(); });
 }
 
 }  // namespace weft::cli

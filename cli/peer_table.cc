@@ -51,7 +51,7 @@ std::string disk_line(const proto::PeerList& list) {
                      format_bytes(list.disk_free.value), format_bytes(list.disk_size.value));
 }
 
-std::string dump(const nlohmann::ordered_json& line) {
+std::string json_text(const nlohmann::ordered_json& line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -78,7 +78,7 @@ std::vector<std::string> peer_table(const proto::PeerList& list, bool all) {
 std::vector<std::string> peer_events(const proto::PeerList& list) {
   std::vector<std::string> lines;
   for (const proto::PeerStatus& peer : list.peers)
-    lines.push_back(dump({{"event", "peer"},
+    lines.push_back(json_text({{"event", "peer"},
                           {"peer", to_hex(peer.peer.digest)},
                           {"name", peer.name},
                           {"state", peer.state},
@@ -96,7 +96,7 @@ std::vector<std::string> peer_events(const proto::PeerList& list) {
                           {"jobs", peer.jobs},
                           {"seconds_since_heard", peer.seconds_since_heard}}));
   if (list.disk_size.value > 0)
-    lines.push_back(dump({{"event", "disk"},
+    lines.push_back(json_text({{"event", "disk"},
                           {"blob_bytes", list.blob_bytes.value},
                           {"free_bytes", list.disk_free.value},
                           {"size_bytes", list.disk_size.value}}));

@@ -6,6 +6,9 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
+#include "cli/progress.h"
+#include "cli/report.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "train/outputs.h"
@@ -19,6 +22,7 @@ struct PredictOptions {
   std::vector<std::string> inputs, values, sizes;
   uint32_t batch = 16;
   uint32_t limit = 0;
+  std::string format = "text";
   BackendOptions backend;
 };
 
@@ -76,12 +80,17 @@ Result<int> run_predict(const PredictOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
   WEFT_TRY(const configs::Job job, job_of(options, model));
+  const Patience patience("computing " + options.output);
   WEFT_TRY(const uint64_t count,
            train::predict(job, model, *backend,
                           {.samples_max = options.limit, .warn = [](const std::string& warning) {
                              fmt::print(stderr, "warning: {}\n", warning);
                            }}));
-  fmt::print("predicted {} samples: {}\n", count, options.output);
+  if (options.format == "json")
+    print_event(fmt::format(R"({{"event":"result","status":"completed","samples":{},"output":{}}})", count,
+                            json_string(options.output)));
+  else
+    fmt::print("predicted {} samples: {}\n", count, options.output);
   return kExitOk;
 }
 
@@ -108,6 +117,7 @@ void add_predict(CommandLine program, Command& chosen) {
       .within(1, 65536)
       .shows_default();
   command.option("--limit", options->limit, "only the first samples; 0: all").shows_default();
+  command.format(options->format);
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_predict(*options); });
 }

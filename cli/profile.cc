@@ -9,7 +9,9 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/quantities.h"
+#include "cli/report.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "dag/op_table.h"
@@ -28,6 +30,7 @@ struct ProfileOptions {
   std::vector<std::string> sets;
   int microbatches = 10;
   size_t rows = 25;
+  std::string format = "text";
   BackendOptions backend;
 };
 
@@ -63,8 +66,21 @@ bool is_slow(std::string_view implementation) {
          implementation.find(" ref") != std::string_view::npos;
 }
 
-void print_row(const std::string& name, const Cost& cost, double total, int microbatches) {
+// Where rows go: to people, or as events {"event":"kernel",...} and {"event":"family",...}.
+struct Shown {
+  bool json = false;
+  const char* event = "family";
+};
+
+void print_row(const Shown& shown, const std::string& name, const Cost& cost, double total,
+               int microbatches) {
   const double per = cost.seconds / microbatches;
+  if (shown.json)
+    return print_event(fmt::format(
+        R"({{"event":"{}","name":{},"seconds":{},"share":{},"flops_per_second":{},"bytes_per_second":{},"runs":{}}})",
+        shown.event, json_string(name), json_number(per), json_number(cost.seconds / total),
+        json_number(cost.flops / cost.seconds), json_number(cost.bytes / cost.seconds),
+        cost.runs / microbatches));
   fmt::print("{:<64} {:>9.3f} ms {:>5.1f}% {:>8.1f} GFLOP/s {:>7.1f} GB/s {:>5} runs\n", name.substr(0, 64),
              1e3 * per, 100 * cost.seconds / total, cost.flops / cost.seconds / 1e9,
              cost.bytes / cost.seconds / 1e9, cost.runs / microbatches);
@@ -161,15 +177,15 @@ void count_work(Profiled& profiled, const configs::Job& job, int microbatches) {
     profiled.update.bytes += static_cast<double>(microbatches * parameter.spec.bytes().value * passes);
 }
 
-void print_rows(const Rows& rows, size_t most, double total_seconds, int microbatches) {
+void print_rows(const Shown& shown, const Rows& rows, size_t most, double total_seconds, int microbatches) {
   std::vector<std::pair<std::string, Cost>> sorted(rows.begin(), rows.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   if (sorted.size() > most) sorted.resize(most);
-  for (const auto& [name, cost] : sorted) print_row(name, cost, total_seconds, microbatches);
+  for (const auto& [name, cost] : sorted) print_row(shown, name, cost, total_seconds, microbatches);
 }
 
-Cost print_families(const Profiled& profiled, int microbatches) {
+Cost print_families(const Profiled& profiled, bool json, int microbatches) {
   Rows families;
   Cost total = profiled.update;
   for (size_t g = 0; g < profiled.groups.size(); ++g) {
@@ -178,9 +194,10 @@ Cost print_families(const Profiled& profiled, int microbatches) {
     total.add(profiled.groups[g]);
   }
   families["parameter update"] = profiled.update;
-  fmt::print("\nby family, per microbatch\n");
-  print_rows(families, families.size(), total.seconds, microbatches);
-  print_row("all", total, total.seconds, microbatches);
+  if (!json) fmt::print("\nby family, per microbatch\n");
+  const Shown shown{json, "family"};
+  print_rows(shown, families, families.size(), total.seconds, microbatches);
+  print_row(shown, "all", total, total.seconds, microbatches);
   return total;
 }
 
@@ -196,16 +213,22 @@ void print_kernels(const Profiled& profiled, const Cost& total, const ProfileOpt
         .add(profiled.groups[g]);
     if (is_slow(implementation)) slow.add(profiled.groups[g]);
   }
-  fmt::print("\nby kernel\n");
-  print_rows(kernels, options.rows, total.seconds, options.microbatches);
-  if (slow.runs > 0)
+  const bool json = options.format == "json";
+  if (!json) fmt::print("\nby kernel\n");
+  print_rows({json, "kernel"}, kernels, options.rows, total.seconds, options.microbatches);
+  if (slow.runs > 0 && !json)
     fmt::print("\nslow: {} kernels run reference loops, {:.1f}% of the time\n",
                slow.runs / options.microbatches, 100 * slow.seconds / total.seconds);
 }
 
-void print_memory(const peer::Executor& executor) {
+void print_memory(const peer::Executor& executor, bool json) {
   struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
+  if (json)
+    return print_event(fmt::format(
+        R"({{"event":"result","persistent_bytes":{},"microbatch_bytes":{},"peak_bytes":{}}})",
+        executor.persistent_bytes().value, (executor.scratch_bytes() + executor.microbatch_bytes()).value,
+        int64_t{usage.ru_maxrss} * 1024));
   fmt::print(
       "\nmemory: {} for weights, gradients and optimizer, {} for a microbatch; peak of the process {}\n",
       format_bytes(executor.persistent_bytes().value),
@@ -221,11 +244,13 @@ Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(Profiled profiled, make_ready(job, options.backend));
   WEFT_TRY_STATUS(run_steps(profiled, job, options.microbatches));
   count_work(profiled, job, options.microbatches);
-  fmt::print("{} of {} samples, {}\n", profiled.backend->numerics_fingerprint(), job.microbatch_size,
-             job.model.string());
-  const Cost total = print_families(profiled, options.microbatches);
+  const bool json = options.format == "json";
+  if (!json)
+    fmt::print("{} of {} samples, {}\n", profiled.backend->numerics_fingerprint(), job.microbatch_size,
+               job.model.string());
+  const Cost total = print_families(profiled, json, options.microbatches);
   print_kernels(profiled, total, options);
-  print_memory(*profiled.executor);
+  print_memory(*profiled.executor, json);
   return kExitOk;
 }
 
@@ -241,6 +266,7 @@ void add_profile(CommandLine program, Command& chosen) {
       .within(1, 100000)
       .shows_default();
   command.option("--rows", options->rows, "kernels listed").shows_default();
+  command.format(options->format);
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_profile(*options); });
 }

@@ -131,7 +131,8 @@ Result<int> revoke(const TokenOptions& options) {
   if (options.format == "json")
     print_event(fmt::format(R"({{"event":"revoked","id":"{:016x}"}})", id));
   else
-    fmt::print("revoked {:016x}: nobody new gets in with it; who was admitted by it stays admitted\n", id);
+    fmt::print("revoked {:016x}: nobody gets in with it any more, and who was admitted by it is sent away\n",
+               id);
   return kExitOk;
 }
 
@@ -164,7 +165,7 @@ void add_token(CommandLine program, Command& chosen) {
       .option("--advertise", options->advertise,
               "HOST:PORT under which peers reach the broker; default: as it was started last");
   add("list", "every token that was made, without its secret", list);
-  add("revoke", "let nobody new in with a token", revoke)
+  add("revoke", "let nobody in with a token any more, and send away who came in by it", revoke)
       .option("id", options->id, "as `weft token list` shows it")
       .required();
 }

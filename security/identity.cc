@@ -176,6 +176,26 @@ Result<std::unique_ptr<Identity>> Identity::generate() {
   return identity;
 }
 
+Result<std::unique_ptr<Identity>> Identity::load(const fs::path& file) {
+  const File opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!opened.is_open()) return disk_error(file, "open it");
+  std::unique_ptr<Identity> identity(new Identity);
+  WEFT_TRY(identity->keys_->key, read_key(opened, file));
+  WEFT_TRY_STATUS(identity->complete());
+  return identity;
+}
+
+Status Identity::save(const fs::path& file) const {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(file, error)))
+    return fail(ErrorCode::InvalidArgument, file.string() + " is there already: name a file that is not");
+  const fs::path path = file.has_parent_path() ? file : fs::path(".") / file;
+  WEFT_TRY(const bool is_ours, store_key(path, keys_->key.get()));
+  if (!is_ours)
+    return fail(ErrorCode::InvalidArgument, file.string() + " was made by somebody else just now");
+  return {};
+}
+
 Result<std::unique_ptr<Identity>> Identity::load_or_create(const fs::path& folder) {
   const fs::path path = (folder.empty() ? fs::path(".") : folder) / "identity.pem";
   bool created = false;

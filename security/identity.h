@@ -19,6 +19,10 @@ class Identity {
   // Errors: PermissionDenied when others may read the file, Corrupted when it holds no Ed25519 key, what the
   // disk says.
   static Result<std::unique_ptr<Identity>> load_or_create(const std::filesystem::path& folder);
+  // Reads a file that is such a key. NotFound, and as above.
+  static Result<std::unique_ptr<Identity>> load(const std::filesystem::path& file);
+  // Writes such a file, mode 0600, where nothing is yet: else InvalidArgument.
+  Status save(const std::filesystem::path& file) const;
   static Result<std::unique_ptr<Identity>> generate();  // in memory only, for tests and one-time clients
   ~Identity();
   Identity(const Identity&) = delete;

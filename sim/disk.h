@@ -25,6 +25,7 @@ class SimStore final : public broker::Store {
   }
   Result<std::optional<broker::StoredJob>> job(proto::JobNumber job) override;
   Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
+  Status forget_job(proto::JobNumber) override { return {}; }  // no user there removes jobs
   Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override { return std::nullopt; }
   // Tokens are another's test: every Hello's is valid here.
   Status create_token(const broker::StoredToken&) override { return {}; }

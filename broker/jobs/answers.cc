@@ -41,11 +41,19 @@ proto::Message answer_from_store(Store& store, const AnswerFromStore& question) 
   }
   const auto* status = std::get_if<proto::GetJob>(&question.request);
   const auto* stop = std::get_if<proto::StopJob>(&question.request);
-  const proto::JobNumber number = status != nullptr ? status->job : stop != nullptr ? stop->job : 0;
+  const auto* remove = std::get_if<proto::RemoveJob>(&question.request);
+  const proto::JobNumber number = status != nullptr   ? status->job
+                                  : stop != nullptr   ? stop->job
+                                  : remove != nullptr ? remove->job
+                                                      : 0;
   const auto ended = store.ended_job(number);
   if (!ended) return refusal(ended.error());
   if (!*ended || !may_read(question.whose, (*ended)->submitter)) return refusal(no_such_job(number));
   if (stop != nullptr) return proto::Done{};
+  if (remove != nullptr) {
+    const Status forgotten = store.forget_job(number);
+    return forgotten ? proto::Message(proto::Done{}) : refusal(forgotten.error());
+  }
   return (*ended)->status;
 }
 

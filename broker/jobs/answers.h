@@ -7,7 +7,7 @@
 
 namespace weft::broker {
 
-// GetJob, GetResult and StopJob of a job that is not open: JobStatus, JobResult, Done or Refusal.
+// GetJob, GetResult, StopJob and RemoveJob of a job that is not open: JobStatus, JobResult, Done or Refusal.
 proto::Message answer_from_store(Store& store, const AnswerFromStore& question);
 // JobList or Refusal.
 proto::Message list_jobs(Store& store, SendJobs&& request);

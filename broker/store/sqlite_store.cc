@@ -31,6 +31,7 @@ class SqliteStore : public Store {
   Result<std::optional<StoredJob>> job(proto::JobNumber job) override;
   Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
   Result<Forgotten> forget_ended(int64_t before_unix_ms, bool tries) override;
+  Status forget_job(proto::JobNumber job) override;
   Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override;
 
   Status create_token(const StoredToken& token) override;
@@ -193,6 +194,14 @@ Result<Store::Forgotten> SqliteStore::forget_ended(int64_t before_unix_ms, bool 
   std::erase_if(forgotten.blobs, [&](const Digest& blob) { return left.contains(blob); });
   if (!tries) WEFT_TRY_STATUS(transaction.commit());  // else it is rolled back
   return forgotten;
+}
+
+Status SqliteStore::forget_job(proto::JobNumber job) {
+  WEFT_TRY(Transaction transaction, Transaction::begin(database_, Transaction::Kind::Write));
+  WEFT_TRY(const auto ended, ended_job(job));
+  if (!ended) return fail(ErrorCode::NotFound, "no job " + std::to_string(job) + " has ended here");
+  WEFT_TRY_STATUS(erase_jobs(database_, {job}));
+  return transaction.commit();
 }
 
 Result<std::optional<std::set<uint64_t>>> SqliteStore::revoked_tokens_if_changed() {

@@ -9,7 +9,7 @@ namespace weft::cli {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr size_t kSizeMax = 64 << 10;
+constexpr size_t kFileMax = 64 << 10;
 constexpr int kDepthMax = 64;  // of groups
 
 std::optional<int64_t> number_of(std::string_view text) {
@@ -53,7 +53,7 @@ std::optional<fs::path> own_group(const fs::path& root) {
 std::optional<std::string> read_small(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return std::nullopt;
-  std::string text(kSizeMax, '\0');
+  std::string text(kFileMax, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != std::string_view::npos)

@@ -35,7 +35,7 @@ TEST(Rights, AJobIsItsSubmittersAndAnAdmins) {
   come(world, 102, 152, proto::Role::Admin);
   submit_as(world, 100);
   const std::vector<Message> questions = {proto::GetJob{1}, proto::GetResult{1}, proto::StopJob{1},
-                                          proto::ResumeJob{1}};
+                                          proto::ResumeJob{1}, proto::RemoveJob{1}};
   for (const Message& question : questions) {
     world.receive(101, question);
     EXPECT_EQ(last<proto::Refusal>(world, 101).code, ErrorCode::NotFound) << name_of(question);
@@ -64,6 +64,27 @@ TEST(Rights, AJobIsItsSubmittersAndAnAdmins) {
   EXPECT_EQ(world.messages<proto::JobStatus>(101).size(), 0u);
   world.receive(100, proto::GetJob{1});
   EXPECT_EQ(last<proto::JobStatus>(world, 100).state, JobState::Stopped);
+}
+
+TEST(Rights, AnEndedJobIsRemovedByWhoseItIs) {
+  World world;
+  come(world, 100, 150);
+  come(world, 101, 151);
+  submit_as(world, 100);
+  world.receive(100, proto::RemoveJob{1});
+  EXPECT_EQ(last<proto::Refusal>(world, 100).code, ErrorCode::InvalidArgument) << "it goes on";
+  world.receive(100, proto::StopJob{1});
+  world.receive(101, proto::RemoveJob{1});
+  EXPECT_EQ(last<proto::Refusal>(world, 101).code, ErrorCode::NotFound);
+  const size_t before = world.messages<proto::Done>(100).size();
+  world.receive(100, proto::RemoveJob{1});
+  EXPECT_EQ(world.messages<proto::Done>(100).size(), before + 1);
+  for (const Message& question : {Message(proto::GetJob{1}), Message(proto::RemoveJob{1})}) {
+    world.receive(100, question);
+    EXPECT_EQ(last<proto::Refusal>(world, 100).code, ErrorCode::NotFound) << name_of(question);
+  }
+  submit_as(world, 100);
+  EXPECT_EQ(last<proto::JobAccepted>(world, 100).job, 2u) << "its number is not given again";
 }
 
 TEST(Rights, OfOneKeySoManyJobsMayNotHaveEnded) {

@@ -32,6 +32,7 @@ class FlakyStore final : public Store {
   }
   Result<std::optional<StoredJob>> job(proto::JobNumber job) override { return memory_.job(job); }
   Result<std::set<Digest>> blobs_of_ended(int64_t since) override { return memory_.blobs_of_ended(since); }
+  Status forget_job(proto::JobNumber job) override { return memory_.forget_job(job); }
   Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override {
     return memory_.revoked_tokens_if_changed();
   }

@@ -82,6 +82,19 @@ TEST_F(EndedRows, ThoseThatEndedBeforeAreForgotten) {
   EXPECT_EQ(store_->blobs_of_ended(0).value(), (std::set<Digest>{digest(1), digest(20), digest(21)}));
 }
 
+TEST_F(EndedRows, OneIsForgottenWhenItsUserSaysSo) {
+  add(1, 1000, true);
+  add(2, 5000, true);
+  add(3, 1000, false);
+  ASSERT_TRUE(store_->forget_job(2));
+  EXPECT_EQ(ended(), (std::vector<proto::JobNumber>{1}));
+  for (const proto::JobNumber job : {2, 3, 9})
+    EXPECT_EQ(store_->forget_job(job).error().code, ErrorCode::NotFound) << job;
+  reopen();
+  EXPECT_EQ(ended(), (std::vector<proto::JobNumber>{1}));
+  EXPECT_EQ(store_->load()->jobs.size(), 1u) << "one that goes on stays";
+}
+
 TEST_F(EndedRows, ANumberIsNeverGivenAgain) {
   add(1, 1000, true);
   add(7, 1000, true);

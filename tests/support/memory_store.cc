@@ -142,6 +142,13 @@ Result<std::optional<Store::EndedJob>> MemoryStore::ended_job(proto::JobNumber j
   return at == ended_.end() ? std::optional<EndedJob>() : at->second;
 }
 
+Status MemoryStore::forget_job(proto::JobNumber job) {
+  if (ended_.erase(job) == 0) return fail(ErrorCode::NotFound, "it has not ended");
+  state_.jobs.erase(job);
+  events_.erase(job);
+  return {};
+}
+
 Result<std::vector<Store::EndedJob>> MemoryStore::ended_jobs(const std::optional<PeerId>& submitter,
                                                              proto::JobNumber before, size_t count_max) {
   std::vector<EndedJob> found;

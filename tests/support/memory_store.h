@@ -21,6 +21,7 @@ class MemoryStore final : public broker::Store {
                                            size_t count_max) override;
   Result<std::optional<broker::StoredJob>> job(proto::JobNumber job) override;
   Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
+  Status forget_job(proto::JobNumber job) override;
   Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override;
 
   Status create_token(const broker::StoredToken& token) override;
