@@ -51,7 +51,7 @@ int write_all(int descriptor) {
 int try_to_write(const fs::path& folder) {
   int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-    std::string name = (folder / ".weft-doctor-XXXXXX").string();
+    std::string name = (folder / ".weft-doctor-").string() + std::string(6, 'X');
     descriptor = ::mkostemp(name.data(), O_CLOEXEC);
     if (descriptor >= 0) ::unlink(name.c_str());
   }
