@@ -11,6 +11,7 @@
 #include "cli/coverage_report.h"
 #include "cli/exit_codes.h"
 #include "cli/json_event.h"
+#include "cli/inspect_data.h"
 #include "cli/report.h"
 #include "dag/onnx/inspect.h"
 #include "dag/onnx/model.h"
@@ -155,6 +156,7 @@ Status check_outputs(const onnx::OnnxModel& model, const std::vector<std::string
 }
 
 Result<int> run_inspect(const InspectOptions& options) {
+  if (is_data(options.model)) return inspect_data(options.model, options.format);
   WEFT_TRY(const onnx::OnnxModel model,
            options.values ? onnx::read_model(options.model) : onnx::read_outline(options.model));
   onnx::ImportOptions import;
@@ -195,9 +197,14 @@ Result<std::map<std::string, int64_t>> parse_sizes(const std::vector<std::string
 }
 
 void add_inspect(CommandLine program, Command& chosen) {
-  CommandLine command = program.subcommand("inspect", "show a model's inputs, ops, parameters and buffers");
+  CommandLine command =
+      program.subcommand("inspect", "show a model's inputs, ops, parameters and buffers, or what data hold");
   auto options = std::make_shared<InspectOptions>();
-  command.option("model", options->model, "the ONNX file").required();
+  command
+      .option(
+          "model", options->model,
+          "the ONNX file; or data (a folder of photos, csv, npy, npz), or a job file for the data it reads")
+      .required();
   command
       .option("--train", options->train,
               "constants that are trained too, or all that is trained (pattern; may be given again)")

@@ -45,151 +45,6 @@ constexpr JobKey kInputs[] = {
      .takes = "a number, or lists of numbers of one shape"},
 };
 
-constexpr JobKey kData[] = {
-    {.path = "data",
-     .meaning = "What is read. `task: train` needs `train`, `task: predict` needs `predict`.",
-     .example = "data: {train: {type: npz, path: train.npz}}"},
-    {.path = "data.train",
-     .meaning = "What the model is trained on.",
-     .example = "data: {train: {type: npz, path: train.npz}}"},
-    {.path = "data.test",
-     .meaning = "What the model is evaluated on. A text may keep a part of itself for that (`validation`).",
-     .example = "data: {train: {type: npz, path: train.npz}, test: {type: npz, path: test.npz}}",
-     .otherwise_words = "nothing is evaluated"},
-    {.path = "data.predict",
-     .meaning = "What is predicted on, with `task: predict`.",
-     .example = "data: {predict: {type: npz, path: images.npz}}",
-     .task = Task::Predict},
-    {.path = "data.SET.type",
-     .meaning =
-         "`images`: photos in a folder for each class, or named by a table. `csv`: a table with a header. "
-         "`npy`: an array a file, as `np.save` writes it. `npz`: arrays as `np.savez` writes them. Arrays "
-         "have their samples on the first axis. `idx`: images and labels as MNIST has them, also gzipped. "
-         "`text`: the bytes of a file as tokens. SET stands for `train`, `test` or `predict`. "
-         "[DATA.md](DATA.md) says what is taken and what is refused.",
-     .example = "data: {train: {type: idx, images: images.gz, labels: labels.gz}}"},
-    {.path = "data.SET.path",
-     .meaning = "`npz`, `csv` and `text`: the file. `images`: the folder, or a table with the columns `path` "
-                "and `label`.",
-     .example = "data: {train: {type: npz, path: train.npz}}"},
-    {.path = "data.SET.arrays",
-     .meaning = "`npy`: the file of each column.",
-     .example = "data: {train: {type: npy, arrays: {image: images.npy, label: labels.npy}}}"},
-    {.path = "data.SET.images",
-     .meaning = "`idx`: the file of the images.",
-     .example = "data: {train: {type: idx, images: images.gz, labels: labels.gz}}"},
-    {.path = "data.SET.labels",
-     .meaning = "`idx`: the file of the labels.",
-     .example = "data: {train: {type: idx, images: images.gz, labels: labels.gz}}"},
-    {.path = "data.SET.size",
-     .meaning = "`images`: how many pixels an edge of the picture has that the model gets.",
-     .example = "data: {train: {type: images, path: photos, size: 224}}"},
-    {.path = "data.SET.resize",
-     .meaning = "`images`: what the shorter edge of a photo becomes before the middle is cut out.",
-     .example = "data: {train: {type: images, path: photos, size: 224, resize: 256}}",
-     .otherwise_words = "`size`; with `augment: crop` 8/7 of it"},
-    {.path = "data.SET.augment",
-     .meaning =
-         "`images`: what chance does to a photo that is trained on, one word or a list of them. `flip` "
-         "mirrors half of them. `crop` cuts the square out anywhere, not in the middle.",
-     .example = "data: {train: {type: images, path: photos, size: 224, augment: [flip, crop]}}",
-     .otherwise_words = "nothing"},
-    {.path = "data.SET.scale",
-     .meaning = "`idx`: a pixel becomes (pixel * `scale` - `mean`) / `deviation`.",
-     .example = "data: {train: {type: idx, images: i.gz, labels: l.gz, scale: 0.00392}}",
-     .otherwise = "1"},
-    {.path = "data.SET.mean",
-     .meaning = "`idx` and `images`: what is subtracted from a scaled pixel; a pixel of a photo is scaled to "
-                "0 to 1. "
-                "Of photos also a list of three, for red, green and blue.",
-     .example = "data: {train: {type: idx, images: i.gz, labels: l.gz, mean: 0.286}}",
-     .otherwise = "0"},
-    {.path = "data.SET.deviation",
-     .meaning = "`idx` and `images`: what a pixel is divided by at the end; of photos also a list of three.",
-     .example = "data: {train: {type: idx, images: i.gz, labels: l.gz, deviation: 0.353}}",
-     .otherwise = "1"},
-    {.path = "data.SET.classes",
-     .meaning = "`images`: `auto` where the labels of a table are texts. They become classes, counted in the "
-                "order of their bytes.",
-     .example = "data: {train: {type: images, path: photos.csv, size: 224, classes: auto}}",
-     .otherwise_words = "labels are whole numbers",
-     .takes = "`auto`"},
-    {.path = "data.SET.columns",
-     .meaning =
-         "`csv`: which columns there are, each of one field of the header or of a list of fields. `npz` and "
-         "`npy`: what becomes of a column's numbers.",
-     .example = "data: {train: {type: csv, path: table.csv, columns: {x: [age, height], y: label}}}",
-     .otherwise_words = "with `npz` and `npy` all columns are as they are; with `csv` it is required",
-     .takes = "a map of columns"},
-    {.path = "data.SET.columns.COLUMN.from",
-     .meaning = "`csv`: the field of the header that the column is made of, or a list of fields.",
-     .example =
-         "data: {train: {type: csv, path: t.csv, columns: {x: {from: [age, height], missing: 0}, y: label}}}",
-     .otherwise_words = "the field of the column's name",
-     .takes = "a text, or a list of texts"},
-    {.path = "data.SET.columns.COLUMN.classes",
-     .meaning =
-         "`csv`: texts become classes. With `auto` they are counted in the order of their bytes; a list "
-         "says their order.",
-     .example =
-         "data: {train: {type: csv, path: t.csv, columns: {x: [age], y: {from: kind, classes: auto}}}}",
-     .otherwise_words = "the column holds numbers",
-     .takes = "`auto`, or a list of texts"},
-    {.path = "data.SET.columns.COLUMN.missing",
-     .meaning = "`csv`: the number that stands for an empty field.",
-     .example = "data: {train: {type: csv, path: t.csv, columns: {x: {from: [age], missing: -1}, y: label}}}",
-     .otherwise_words = "a missing number is refused"},
-    {.path = "data.SET.columns.COLUMN.scale",
-     .meaning = "A number becomes (number * `scale` - `mean`) / `deviation`, as float32.",
-     .example = "data: {train: {type: npz, path: t.npz, columns: {image: {scale: 0.00392}}}}",
-     .otherwise = "1"},
-    {.path = "data.SET.columns.COLUMN.mean",
-     .meaning = "What is subtracted: one number, or a list with one for each entry of a sample's first axis.",
-     .example = "data: {train: {type: npz, path: t.npz, columns: {image: {mean: [0.5, 0.4, 0.4]}}}}",
-     .otherwise = "0",
-     .takes = "a number, or a list of numbers"},
-    {.path = "data.SET.columns.COLUMN.deviation",
-     .meaning = "What is divided by, likewise; above 0.",
-     .example = "data: {train: {type: npz, path: t.npz, columns: {image: {deviation: 0.25}}}}",
-     .otherwise = "1",
-     .takes = "a number, or a list of numbers"},
-    {.path = "data.SET.columns.COLUMN.augment",
-     .meaning = "`npz` and `npy`: as `data.SET.augment`, of pictures [channels, rows, columns].",
-     .example = "data: {train: {type: npz, path: t.npz, columns: {image: {augment: flip}}}}",
-     .otherwise_words = "nothing"},
-    {.path = "data.SET.columns.COLUMN.size",
-     .meaning = "With `augment: crop`, how many pixels an edge has that is cut out.",
-     .example =
-         "data: {train: {type: npz, path: t.npz, columns: {image: {augment: [flip, crop], size: 28}}}}",
-     .otherwise_words = "nothing is cut"},
-    {.path = "data.SET.missing",
-     .meaning = "`csv`: the same of all columns of numbers.",
-     .example = "data: {train: {type: csv, path: t.csv, columns: {x: [age], y: label}, missing: 0}}",
-     .otherwise_words = "a missing number is refused"},
-    {.path = "data.SET.separator",
-     .meaning = "`csv`: what stands between fields.",
-     .example = "data: {train: {type: csv, path: t.csv, columns: {x: [age], y: label}, separator: \";\"}}",
-     .otherwise = "\",\"",
-     .takes = "`,`, `;`, `tab` or `|`"},
-    {.path = "data.SET.decimal",
-     .meaning = "`csv`: what stands before the fraction of a number.",
-     .example = "data: {train: {type: csv, path: t.csv, columns: {x: [age], y: label}, separator: tab, "
-                "decimal: \",\"}}",
-     .otherwise = "\".\"",
-     .takes = "`.` or `,`"},
-    {.path = "data.SET.sequence_length",
-     .meaning = "`text`: how many bytes a sample has.",
-     .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128}}"},
-    {.path = "data.SET.validation",
-     .meaning = "`text`: which part of the end of the file is kept from training, and evaluated on.",
-     .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128, validation: 0.1}}",
-     .otherwise = "0"},
-    {.path = "shuffle",
-     .meaning = "Whether each epoch has its samples in another order.",
-     .example = "shuffle: false",
-     .otherwise = "true"},
-};
-
 constexpr JobKey kLoss[] = {
     {.path = "loss",
      .meaning = "The loss, or a list of losses whose weighted sum is trained.",
@@ -502,10 +357,10 @@ constexpr JobKey kServe[] = {
      .task = Task::Serve},
 };
 
-constexpr JobKeySection kSections[] = {
+const JobKeySection kSections[] = {
     {"The file", "", kFile},
     {"Inputs", "", kInputs},
-    {"Data", "[MODELS.md](MODELS.md#data) says which types of numbers are taken.", kData},
+    {"Data", "[MODELS.md](MODELS.md#data) says which types of numbers are taken.", data_job_keys()},
     {"Loss",
      "A list of losses has these keys in each of its items. [MODELS.md](MODELS.md#the-loss) says how the "
      "loss of a "

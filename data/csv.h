@@ -16,6 +16,9 @@ namespace weft::data {
 
 inline constexpr size_t kCsvRecordMax = size_t{1} << 20;  // bytes
 
+// Whether a field is neither a number nor missing.
+bool is_csv_text(std::string_view field, char decimal = '.');
+
 class CsvReader {
  public:
   CsvReader(std::shared_ptr<const File> file, char separator)

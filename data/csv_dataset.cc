@@ -394,6 +394,10 @@ Result<CsvSpec> with_classes(const CsvSpec& spec, const OpenOptions& options) {
 
 }  // namespace
 
+bool is_csv_text(std::string_view field, char decimal) {
+  return !is_missing(field) && !parse_number(field, decimal);
+}
+
 Result<std::unique_ptr<Dataset>> open_csv(const CsvSpec& spec, const OpenOptions& options) {
   WEFT_TRY(const CsvSpec full, with_classes(spec, options));
   WEFT_TRY(auto file, File::open(spec.path));
