@@ -151,7 +151,8 @@ class Broker(Real):
         super().setUp()
         self.processes = []
         self.addCleanup(self.end_processes)
-        broker = self.start("broker", "--data-dir", self.file("broker"), "--listen", "127.0.0.1:0")
+        broker = self.start("broker", "--data-dir", self.file("broker"), "--listen", "127.0.0.1:0",
+                            "--links", "assume")
         self.address = self.token = None
         while not (self.address and self.token):
             words = broker.stdout.readline().split()
@@ -181,7 +182,12 @@ class Broker(Real):
         self.end_processes()
         super().tearDown()
 
-    def test_a_job_from_its_submission_to_its_weights(self):
+    def test_jobs(self):  # with one broker: its peers take seconds to begin
+        self.a_job_from_its_submission_to_its_weights()
+        self.a_job_is_stopped_and_goes_on()
+        self.what_a_broker_refuses()
+
+    def a_job_from_its_submission_to_its_weights(self):
         job = weft.submit(self.job, stages=2, broker=self.address, token=self.token)
         events = list(job.events(timeout=120))
         steps = [event for event in events if event.kind == "step"]
@@ -205,7 +211,7 @@ class Broker(Real):
                 return event.step
         self.fail("the job has ended")
 
-    def test_a_job_is_stopped_and_goes_on(self):
+    def a_job_is_stopped_and_goes_on(self):
         job = weft.submit(self.job, steps=1000000, broker=self.address, token=self.token)
         self.until_a_step_after(job, 2)
         job.stop()
@@ -216,7 +222,7 @@ class Broker(Real):
         job.stop()
         self.assertGreater(job.wait(timeout=120).steps, stopped.steps)
 
-    def test_what_a_broker_refuses(self):
+    def what_a_broker_refuses(self):
         with self.raises(weft.NotFound, "999"):
             weft.job(999, broker=self.address, token=self.token).status()
         with self.raises(weft.InvalidArgument, "token"):
