@@ -190,6 +190,7 @@ class Submit {
   int detached(const train::StartEvent& start) const {
     if (options_.format == "json") {
       report_->show(SubmittedEvent{job_});
+      if (start.steps > 0) report_->show(train::Event(start));  // what to know of the job before it runs
     } else {
       warn(start);
       say(stdout, "{}\n", job_);
