@@ -14,3 +14,4 @@ ldd "$program" | awk '$3 ~ /^\// { print $1, $3 }' | while read -r name path; do
   owner=${owner%%:*}
   install -m 0644 "$(realpath "/usr/share/doc/$owner/copyright")" "$folder/share/doc/weft/licences/$owner"
 done
+install -m 0644 "$(dirname "$0")/../ui/page/uplot/LICENSE" "$folder/share/doc/weft/licences/uplot"  # it stands in the program

@@ -76,6 +76,7 @@ export function showJob(job, curves) {
          setText(box.children[1], one.name);
        });
   const hasSteps = curves.step.length > 0;
+  byId('figures').dataset.step = curves.step.at(-1) ?? 0;  // whose loss it is
   document.querySelector('.charts').hidden = !hasSteps;
   show(byId('charts-none'), !hasSteps && !hasEnded(job));
 }
