@@ -33,12 +33,12 @@ class Chart {
     const series = this.series.map((one) => ({
       label: one.label,
       stroke: colour(one.colour),
-      width: 1.75,
+      width: 1.5,
       spanGaps: Boolean(one.points),
       points: {show: Boolean(one.points), size: 5, fill: colour(one.colour)},
-      value: (plot, value) => this.show(value),
+      value: (plot, value, index, at) => this.show(this.at(plot, value, index, at)),
     }));
-    const step = {label: 'step', value: (plot, value) => (value === null ? '–' : String(value))};
+    const step = {label: 'step', value: (plot, value, index, at) => String(this.at(plot, value, index, at) ?? '–')};
     this.plot = new uPlot({
       width, height: Math.max(80, this.box.clientHeight - 26),
       scales: {x: {time: false}},
@@ -46,6 +46,10 @@ class Chart {
       cursor: {drag: {x: true, y: false}},
       series: [step, ...series],
     }, this.data, this.box);
+  }
+  // Where nobody points at a step, the newest there is.
+  at(plot, value, index, at) {
+    return at === null || at === undefined ? plot.data[index].findLast((one) => one !== null && one !== undefined) ?? null : value;
   }
   set(data) {
     this.data = data;
@@ -95,7 +99,9 @@ export class Curves {
     this.charts.loss.say(`loss ${loss(this.loss.at(-1))} at step ${this.step.at(-1) ?? 0}`);
     this.charts.rate.say(`${rate(this.rate.at(-1) ?? 0)} samples a second`);
     const accuracy = tested('accuracy');
-    if (accuracy.some((value) => value !== null)) {
+    const isScored = accuracy.some((value) => value !== null);
+    document.querySelector('.charts').classList.toggle('scored', isScored);
+    if (isScored) {
       byId('score-figure').hidden = false;
       this.charts.score.set([at, accuracy]);
       this.charts.score.say(`accuracy ${share(accuracy.at(-1) ?? 0)} at step ${at.at(-1)}`);

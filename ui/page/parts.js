@@ -50,8 +50,8 @@ function figuresOf(job, curves) {
   figure(list, 'accuracy', accuracy === null ? null : share(accuracy));
   figure(list, 'samples/s', job.samples_per_second > 0 && !hasEnded(job) ? rate(job.samples_per_second) : null);
   figure(list, 'left', job.seconds_left > 0 && !hasEnded(job) ? duration(job.seconds_left) : null);
-  figure(list, 'last checkpoint', job.checkpoint_step > 0 ? `step ${job.checkpoint_step}` : null);
-  figure(list, 'peers lost and replaced', job.recoveries > 0 ? String(job.recoveries) : null);
+  figure(list, 'checkpoint at', job.checkpoint_step > 0 ? String(job.checkpoint_step) : null);
+  figure(list, 'peers replaced', job.recoveries > 0 ? String(job.recoveries) : null);
   return list;
 }
 
@@ -205,6 +205,7 @@ function changeText(one) {
 
 // ---- links
 
+const kNameMax = 14;
 let linksShown = '';
 export function showLinks(links) {
   const names = links.by_peer ? links.ends.map((end) => end.name)
@@ -213,8 +214,13 @@ export function showLinks(links) {
   const text = JSON.stringify(links.links.map((link) => link.slice(0, 6))) + names;
   if (text === linksShown) return;
   linksShown = text;
-  const head = make('tr', '', make('th', '', 'from \\ to'), ...names.map((name) => make('th', '', name)));
-  const rows = names.map((name, from) => make('tr', '', make('th', '', name), ...names.map((_, to) => {
+  const title = (name) => {
+    const cell = make('th', '', name.length > kNameMax ? `${name.slice(0, kNameMax - 1)}…` : name);
+    cell.title = name;
+    return cell;
+  };
+  const head = make('tr', '', make('th', '', 'from \\ to'), ...names.map(title));
+  const rows = names.map((name, from) => make('tr', '', title(name), ...names.map((_, to) => {
     const link = links.links.find((one) => one[0] === from && one[1] === to);
     return make('td', link?.[4] ? 'soft' : '', link ? cellText(link) : '–');
   })));

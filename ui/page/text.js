@@ -64,5 +64,5 @@ export function duration(seconds) {
   if (hours < 48) return `${hours} h ${minutes % 60} min`;
   return `${Math.round(hours / 24)} d`;
 }
-export const clock = (ms) => new Date(ms).toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit'});
+export const clock = (ms) => new Date(ms).toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false});
 export const seat = (place) => `stage ${place.stage + 1}${place.replica ? `, replica ${place.replica + 1}` : ''}`;
