@@ -35,7 +35,7 @@ std::string measured(const proto::JobStatus& job, const PastPlan& plan) {
 
 std::string peers_of(const PastPlan& plan) {
   if (plan.peers.empty()) return {};
-  std::string text = "<ol class=\"planned\">";
+  std::string text = "<p class=\"soft\">Its stages, in order, and who has them:</p><ol class=\"planned\">";
   for (const std::string& peer : plan.peers) text += "<li>" + escaped(peer) + "</li>";
   return text + "</ol>";
 }

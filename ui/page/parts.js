@@ -133,6 +133,9 @@ export function showPipeline(job, peers) {
          (item, one) => setText(item, `${one.link.stage > stage.stage ? '→' : '←'} ${seat(one.link)}: ${one.text}`));
   });
   setText(byId('pipeline-title'), `Pipeline: ${stages.length} ${stages.length === 1 ? 'stage' : 'stages'}, plan ${job.plan_version}`);
+  // What the plan says first; the rest is on its own page.
+  const summary = job.plan.filter((line) => !line.startsWith(' ')).slice(0, 6);
+  keep(byId('summary'), summary, (line) => line, (line) => make('li', 'soft', line), () => {});
   const c = job.comparison;
   show(byId('comparison'), c !== null);
   if (c) {
