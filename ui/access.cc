@@ -104,7 +104,7 @@ Access::Tries& Access::tries_of(const std::string& address) {
 }
 
 tl::expected<std::string, Refused> Access::open_session(std::string_view key, std::string_view remote,
-                                                        std::string fresh, Instant now) {
+                                                        const std::string& fresh, Instant now) {
   Tries& tries = tries_of(address_of(remote));
   tries.last = now;
   if (now < tries.closed_until) {

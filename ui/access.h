@@ -60,7 +60,7 @@ class Access {
 
   // The value of Set-Cookie. `fresh`: what the session will be known by, drawn at random.
   tl::expected<std::string, Refused> open_session(std::string_view key, std::string_view remote,
-                                                  std::string fresh, Instant now);
+                                                  const std::string& fresh, Instant now);
 
  private:
   struct Session {
