@@ -9,7 +9,7 @@ const curves = new Curves();
 let wanted = 0, shown = 0;  // jobs; 0: whichever the server takes
 let timer = 0, isAsking = false;
 
-export async function ask(path, body) {
+async function ask(path, body) {
   const options = {signal: AbortSignal.timeout(kPatience), cache: 'no-store', credentials: 'same-origin'};
   if (body) Object.assign(options, {method: 'POST', body: JSON.stringify(body), headers: {'Content-Type': 'application/json'}});
   const answer = await fetch(path, options);

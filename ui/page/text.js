@@ -64,5 +64,9 @@ export function duration(seconds) {
   if (hours < 48) return `${hours} h ${minutes % 60} min`;
   return `${Math.round(hours / 24)} d`;
 }
-export const clock = (ms) => new Date(ms).toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false});
+const kOfDay = {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false};
+export function clock(ms) {
+  const at = new Date(ms), isToday = Math.abs(Date.now() - ms) < 18 * 3600 * 1000;
+  return isToday ? at.toLocaleTimeString([], kOfDay) : at.toLocaleString([], {month: 'short', day: 'numeric', ...kOfDay});
+}
 export const seat = (place) => `stage ${place.stage + 1}${place.replica ? `, replica ${place.replica + 1}` : ''}`;
