@@ -28,12 +28,12 @@ struct Row {
 
 // ---- tables
 
-using Column = CsvSpec::Column;
-const Column kA{.name = "a", .fields = {"a"}};
-const Column kKind{.name = "kind", .fields = {"kind"}, .has_classes = true};
+using TableColumn = CsvSpec::Column;
+const TableColumn kA{.name = "a", .fields = {"a"}};
+const TableColumn kKind{.name = "kind", .fields = {"kind"}, .has_classes = true};
 
 Row table(std::string_view what, std::vector<std::string_view> parts, std::string text,
-          std::vector<Column> columns = {kA}, char separator = ',', char decimal = '.') {
+          std::vector<TableColumn> columns = {kA}, char separator = ',', char decimal = '.') {
   return {what, std::move(parts), [=](const Scratch& scratch) {
             CsvSpec spec;
             spec.path = scratch.write("t.csv", text);
@@ -45,7 +45,7 @@ Row table(std::string_view what, std::vector<std::string_view> parts, std::strin
 }
 
 std::vector<Row> table_rows() {
-  Column filled = kA;
+  TableColumn filled = kA;
   filled.missing = 0;
   return {
       table("a row of another width than the header", {"t.csv: row 3: has 3 fields, and the header 2"},

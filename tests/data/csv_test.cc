@@ -10,19 +10,19 @@ namespace weft::data {
 namespace {
 
 using test::Scratch;
-using Column = CsvSpec::Column;
+using TableColumn = CsvSpec::Column;
 
-Column list(std::string name, std::vector<std::string> fields) {
+TableColumn list(std::string name, std::vector<std::string> fields) {
   return {.name = std::move(name), .fields = std::move(fields), .is_list = true};
 }
-Column one(const std::string& name) { return {.name = name, .fields = {name}}; }
-Column classes(const std::string& name, std::vector<std::string> order = {}) {
+TableColumn one(const std::string& name) { return {.name = name, .fields = {name}}; }
+TableColumn classes(const std::string& name, std::vector<std::string> order = {}) {
   return {.name = name, .fields = {name}, .has_classes = true, .classes = std::move(order)};
 }
 
 class Csv : public ::testing::Test {
  protected:
-  CsvSpec spec(std::string_view text, std::vector<Column> columns) {
+  CsvSpec spec(std::string_view text, std::vector<TableColumn> columns) {
     CsvSpec made;
     made.path = scratch_.write("t.csv", text);
     made.columns = std::move(columns);

@@ -15,6 +15,7 @@
 #include "storage/manifest.h"
 #include "storage/packed.h"
 #include "tests/data/npz_samples.h"
+#include "tests/fuzz/data_seeds.h"
 #include "tests/fuzz/seed_list.h"
 #include "tests/fuzz/store_rows.h"
 #include "tests/fuzz/web_seeds.h"
@@ -409,6 +410,7 @@ const std::map<std::string_view, void (*)(Seeds&)>& makers() {
 
 std::vector<Seed> seeds_of(std::string_view target) {
   if (auto of_the_web = web_seeds(target); !of_the_web.empty()) return of_the_web;
+  if (auto of_data = data_seeds(target); !of_data.empty()) return of_data;
   Seeds seeds;
   makers().at(target)(seeds);
   return seeds.take();

@@ -24,12 +24,15 @@ namespace weft::fuzz {
   X(messages)     /* between peers, users and broker */                                      \
   X(nodes)        /* an operator's own case, its nodes changed as the bytes say */           \
   X(npy)          /* the dictionary in an array's header */                                  \
+  X(npy_files)    /* an array as a data set, changed on its way */                           \
   X(npz)          /* the whole data set */                                                   \
   X(onnx)         /* from memory: scan, parse, import */                                     \
   X(onnx_files)   /* from a file with data beside it: read, outline, import, what to pack */ \
   X(openai)       /* requests for text, as JSON */                                           \
   X(packed)       /* a blob in fewer bytes */                                                \
+  X(photos)       /* JPEG, PNG, WebP */                                                      \
   X(store_rows)   /* what the broker's database holds in a column */                         \
+  X(tables)       /* CSV, and what kind a file is */                                         \
   X(tensors)      /* headers of tensors and pieces, chunks; payloads by their codec */       \
   X(tokenizers)   /* tokenizer.json, and a text for it; chat templates */                    \
   X(tokens)       /* join tokens */                                                          \

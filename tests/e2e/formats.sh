@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Data that people bring, in each format, with a broker and three peers: what is trained in three stages is, byte for
+# byte, what `weft local` trains. Then what is refused: before a peer is asked, with file and row.
+source "$(dirname "$0")/cluster.sh"
+cluster_begin
+"${WEFT_MADE_DATA:-build/release/tests/support/weft_made_data}" "$work"
+gunzip -c tests/numerics/densenet/model.onnx.gz >"$work/densenet.onnx"
+
+job() {  # job NAME MODEL: the rest of the job on standard input
+  { printf 'model: %s\ntask: train\n' "$2"; cat; printf 'optimizer: {type: sgd, learning_rate: 0.05, momentum: 0.9}\n'; } >"$work/$1.yaml"
+}
+# A folder of photos trains with five lines; it is evaluated on the same, without chance.
+job images densenet.onnx <<'YAML'
+data: {train: {type: images, path: photos, size: 16, mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], augment: [flip, crop]}, test: {type: images, path: photos, size: 16, resize: 19, mean: 0.5}}
+inputs: {x: image}
+loss: {type: cross_entropy, logits: logits, labels: label}
+batch_size: 16
+epochs: 4
+YAML
+job npy densenet.onnx <<'YAML'
+data: {train: {type: npy, arrays: {image: image.npy, label: label.npy}, columns: {image: {scale: 0.00392, mean: [0.5, 0.4, 0.3], augment: [flip, crop], size: 16}}}}
+inputs: {x: image}
+loss: {type: cross_entropy, logits: logits, labels: label}
+batch_size: 16
+epochs: 4
+YAML
+job csv table.onnx <<'YAML'
+data: {train: {type: csv, path: table.csv, separator: ";", missing: 0, columns: {x: {from: [height, age, wealth], mean: [0, 25, 8], deviation: [1, 10, 5]}, y: {from: kind, classes: auto}}}}
+inputs: {x: x}
+loss: {type: cross_entropy, logits: logits, labels: y}
+batch_size: 16
+epochs: 4
+YAML
+# A table of photos, of which nothing is drawn.
+(cd "$work/photos" && echo path,label && find . -type f | LC_ALL=C sort -R --random-source=<(yes) | sed -E 's|^\./(([a-z]*)/.*)|\1,\2|') >"$work/photos/list.txt"
+mv "$work/photos/list.txt" "$work/photos/list.csv"
+job list densenet.onnx <<'YAML'
+data: {train: {type: images, path: photos/list.csv, classes: auto, size: 16}}
+inputs: {x: image}
+loss: {type: cross_entropy, logits: logits, labels: label}
+batch_size: 16
+epochs: 3
+YAML
+
+formats=(images npy csv list)
+for format in "${formats[@]}"; do
+  "$weft" local "$work/$format.yaml" --set microbatch_size=4 --threads 1 --set "output=$work/$format.local.onnx" --format json >"$work/$format.local.json"
+done
+start_broker
+for name in a b c; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
+for format in "${formats[@]}"; do
+  "$weft" submit "$work/$format.yaml" --set microbatch_size=4 --set placement.stages=3 --set "output=$work/out.onnx" --format json >"$work/out.json"
+  same_file "$format in 3 stages" "$work/$format.local.onnx" "$work/out.onnx"
+  for f in "$work/$format.local.json" "$work/out.json"; do
+    grep -E '"event": ?"(step|evaluation)"' "$f" | sed -E 's/,?"(seconds|samples_per_second|time|job)": ?("[^"]*"|[^,}]*)//g' >"$f.numbers"
+  done
+  same_file "$format in 3 stages: losses" "$work/$format.local.json.numbers" "$work/out.json.numbers"
+done
+# The broker has an npz, and no photo of a stranger.
+[ -z "$(find "$work/broker" -name '*.jpg' -o -name '*.png' -o -name '*.csv')" ] || fail "the broker was given photos"
+[ -n "$(find "$work/broker" -name 'train.npz')" ] || fail "the broker was not given an npz"
+
+refused() {  # refused WHAT PART ARGS...
+  local what=$1 part=$2 before after; shift 2
+  before=$("$weft" jobs --format json | wc -l)
+  if "$weft" submit "$@" --set "output=$work/none.onnx" >"$work/refused.txt" 2>&1; then fail "$what was taken"; fi
+  grep -qF -- "$part" "$work/refused.txt" || fail "$what: $(cat "$work/refused.txt")"
+  after=$("$weft" jobs --format json | wc -l)
+  [ "$before" = "$after" ] || fail "$what: the broker was asked"
+  echo "ok: $what is refused: $(head -n 1 "$work/refused.txt" | sed "s|$work/||g" | cut -c 1-160)"
+}
+head -c 300 "$work/photos/dog/11.jpg" >"$work/photos/dog/cut.jpg"
+refused "a photo that is cut off" "photos/dog/cut.jpg: row " "$work/images.yaml"
+"$weft" inspect "$work/photos" >"$work/inspect.txt" && fail "inspect takes a photo that is cut off"
+grep -q 'unreadable: .*cut.jpg' "$work/inspect.txt" || fail "inspect: $(cat "$work/inspect.txt")"
+rm "$work/photos/dog/cut.jpg"
+sed -i '5s/;"cat";/;"cat"/' "$work/table.csv"
+refused "a row of another width" "table.csv: row 5: " "$work/csv.yaml"
+refused "an ONNX model as a job" "is an ONNX model, not a job file; write one" "$work/densenet.onnx"
+refused "a folder as a job" "is a folder, not a job file" "$work/photos"
+refused "a table as a model" "is a table (CSV), not an ONNX model" "$work/images.yaml" --set "model=$work/photos/list.csv"
