@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs what the documents tell people to run: the blocks of code of each page, in order, in a scratch folder.
+# Those of Python are run where PyTorch is installed for the system's Python, and are skipped elsewhere.
 #   tests/docs/run.sh [PAGE...]        README.md and docs/ by default
 # A ```sh block is commands. A ```console block is commands after "$ " and what they print; that has to have the
 # same form: numbers and their units may differ, "..." stands for any text, and a line "..." for any lines. A comment
@@ -32,7 +33,7 @@ work=$(mktemp -d)
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-unset WEFT_BROKER WEFT_TOKEN XDG_CONFIG_HOME XDG_DATA_HOME
+unset WEFT WEFT_BROKER WEFT_TOKEN XDG_CONFIG_HOME XDG_DATA_HOME
 export HOME=$work/home XDG_RUNTIME_DIR=$work/runtime PATH=$work/bin:$PATH
 mkdir -p -m 700 "$work/home" "$work/runtime" "$work/bin" "$work/here"
 ln -s "$weft" "$work/bin/weft"
@@ -100,6 +101,17 @@ run_command() {  # run_command COMMAND EXPECTED...; without EXPECTED anything ma
   [ $# = 0 ] || compare_lines "$work/out" "$@"
 }
 
+has_torch() { /usr/bin/python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null; }
+run_python() {  # run_python LINES...
+  if ! has_torch; then
+    skipped=$((skipped + 1)); echo "skipped $place: PyTorch is not here (./dev install torch)"
+    return
+  fi
+  printf '%s\n' "$@" >"$work/block.py"
+  run_command "PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 $work/block.py"
+  ran=$((ran + 1))
+}
+
 # Starts a command that stays; returns once it has printed what the page says.
 start_command() {  # start_command COMMAND EXPECTED...
   local command line pipe=$work/pipe.$block printed expected
@@ -134,6 +146,7 @@ run_block() {  # run_block DIRECTIVE LANGUAGE LINES...
     file*) printf '%s\n' "$@" >"$work/here/${directive#file }" ;;
     "stays console") run_console start_command "$@" ;;
     " console") run_console run_command "$@" ;;
+    " python") run_python "$@"; return ;;
     " sh") run_command "$(printf '%s\n' "$@")" ;;
     " "*) others=$((others + 1)); return ;;  # a picture, or an example of something else
     *) fail "there is no '$directive' for $language" ;;
