@@ -4,12 +4,11 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "broker/service/broker_service.h"
@@ -17,6 +16,7 @@
 #include "cli/broker_options.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "cli/log_lines.h"
 #include "cli/say.h"
 #include "cli/signals.h"
@@ -25,8 +25,6 @@
 namespace weft::cli {
 namespace {
 namespace fs = std::filesystem;
-
-constexpr int kPrinted[] = {STDOUT_FILENO, STDERR_FILENO};
 
 bool is_any_address(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
@@ -47,18 +45,6 @@ std::string own_address() {
   }
   freeifaddrs(all);
   return found;
-}
-
-// Whether what is printed goes to systemd's journal, which keeps it for many to read: JOURNAL_STREAM names
-// the device and inode of that stream. A terminal that systemd's user manager started has the variable, too,
-// but other streams.
-bool writes_to_journal() {
-  const char* stream = std::getenv("JOURNAL_STREAM");
-  if (stream == nullptr) return false;
-  return std::any_of(std::begin(kPrinted), std::end(kPrinted), [stream](int descriptor) {
-    struct stat status {};
-    return ::fstat(descriptor, &status) == 0 && fmt::format("{}:{}", status.st_dev, status.st_ino) == stream;
-  });
 }
 
 // Waits for signals on a thread of its own, while the broker's threads have them blocked: the first stops the
@@ -88,7 +74,10 @@ class StopOnSignal {
       int signal = 0;
       if (sigwait(&set, &signal) != 0 || signal == SIGUSR1) return;
       if (signal == SIGHUP && count > 0) continue;  // a terminal that goes away may say so twice
-      if (++count > 1) _exit(kExitStopped);
+      if (++count > 1) {
+        say(stderr, "ended at once\n");
+        _exit(kExitStopped);
+      }
       say(stderr, "stopping; again to end at once\n");
       service.stop();
     }
@@ -108,6 +97,52 @@ void say_listening(const broker::BrokerService& service, const std::string& addr
         net::to_string(*metrics)));
 }
 
+// What a broker that has begun says of itself.
+struct Told {
+  const broker::BrokerService& service;
+  std::string address;
+  fs::path data_dir;
+  bool is_journal = false;  // which many read: no token is written there
+  bool has_certificate = false;
+};
+
+void tell_people(const Told& told) {
+  if (told.is_journal)
+    say(stdout,
+        "no token is written to the journal: `weft token join-line --data-dir {1}` shows how peers join {0}, "
+        "`weft token create --role submitter --data-dir {1}` makes a token for users\n",
+        told.address, fs::absolute(told.data_dir).string());
+  else
+    say(stdout, "weft join {} --token {}\n", told.address, told.service.peer_token());
+  if (told.service.submitter_token())
+    say(stdout,
+        "submitter token: {0}\n"
+        "keep it: it is shown this once. To submit jobs from any machine: weft login {1} --token {0}\n",
+        *told.service.submitter_token(), told.address);
+  if (const auto http = told.service.http_endpoint())
+    say(stdout, "served models: {}://{}/v1\n", told.has_certificate ? "https" : "http",
+        net::to_string(*http));
+  if (const auto metrics = told.service.metrics_endpoint())
+    say(stdout, "metrics: http://{}/metrics\n", net::to_string(*metrics));
+}
+
+void tell_programs(const Told& told) {
+  const auto url = [](const std::optional<net::Endpoint>& endpoint, const char* scheme, const char* path) {
+    return endpoint ? nlohmann::ordered_json(std::string(scheme) + net::to_string(*endpoint) + path)
+                    : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json event{
+      {"event", "listening"},       {"address", net::to_string(told.service.endpoint())},
+      {"advertised", told.address}, {"data_dir", fs::absolute(told.data_dir).string()},
+      {"peer_token", nullptr},      {"submitter_token", nullptr}};
+  if (!told.is_journal) event["peer_token"] = told.service.peer_token();
+  if (told.service.submitter_token()) event["submitter_token"] = *told.service.submitter_token();
+  event["served_models"] =
+      url(told.service.http_endpoint(), told.has_certificate ? "https://" : "http://", "/v1");
+  event["metrics"] = url(told.service.metrics_endpoint(), "http://", "/metrics");
+  print_event(event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 Result<int> run_broker(const BrokerWords& words) {
   broker::BrokerServiceOptions options;
   WEFT_TRY_STATUS(read_broker_options(words, options));
@@ -116,11 +151,12 @@ Result<int> run_broker(const BrokerWords& words) {
     options.data_dir = folder / "broker";
   }
   options.broker.software = WEFT_VERSION;
-  options.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
+  options.log = [log = words.json() ? LogLines::of_json() : std::make_shared<LogLines>()](
+                    const std::string& line) { (*log)(line); };
   const auto log = options.log;
   options.program = "/proc/self/exe";  // this very program, also when its file was replaced
 
-  const bool is_journal = writes_to_journal();
+  const bool is_journal = writes_to_journal(STDOUT_FILENO) || writes_to_journal(STDERR_FILENO);
   options.makes_submitter_token = !is_journal;
   const fs::path data_dir = options.data_dir;
   const bool is_advertised = !options.advertise.empty(), has_certificate = !options.http_certificate.empty();
@@ -132,22 +168,8 @@ Result<int> run_broker(const BrokerWords& words) {
     address = net::to_string({own_address(), bound.port});
   WEFT_TRY_STATUS(broker::keep_address(data_dir, address));
   say_listening(*service, address, data_dir, log);
-  if (is_journal)
-    say(stdout,
-        "no token is written to the journal: `weft token join-line --data-dir {1}` shows how peers join {0}, "
-        "`weft token create --role submitter --data-dir {1}` makes a token for users\n",
-        address, fs::absolute(data_dir).string());
-  else
-    say(stdout, "weft join {} --token {}\n", address, service->peer_token());
-  if (service->submitter_token())
-    say(stdout,
-        "submitter token: {0}\n"
-        "keep it: it is shown this once. To submit jobs from any machine: weft login {1} --token {0}\n",
-        *service->submitter_token(), address);
-  if (const auto http = service->http_endpoint())
-    say(stdout, "served models: {}://{}/v1\n", has_certificate ? "https" : "http", net::to_string(*http));
-  if (const auto metrics = service->metrics_endpoint())
-    say(stdout, "metrics: http://{}/metrics\n", net::to_string(*metrics));
+  const Told told{*service, address, data_dir, is_journal, has_certificate};
+  words.json() ? tell_programs(told) : tell_people(told);
   std::fflush(stdout);
   const StopOnSignal stop(*service);
   WEFT_TRY_STATUS(service->wait());
@@ -160,6 +182,7 @@ void add_broker(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("broker", "run the service that peers join and users submit to");
   const auto words = std::make_shared<BrokerWords>();
   add_broker_options(command, *words);
+  command.format(words->format);
   command.runs(chosen, [words] { return run_broker(*words); });
   add_broker_gc(command, chosen);
 }

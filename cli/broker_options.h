@@ -15,6 +15,8 @@ namespace weft::cli {
 struct BrokerWords {
   std::string config;                         // a file that says more of them
   std::map<std::string, std::string> values;  // by the row's name; empty: not given
+  std::string format = "text";                // of what is printed
+  bool json() const { return format == "json"; }
 };
 
 // `words` is written when the command line is read, and has to live until then.

@@ -4,6 +4,8 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/job_keys.h"
+#include "cli/json_event.h"
+#include "cli/report.h"
 #include "cli/suggestions.h"
 #include "configs/job_keys.h"
 
@@ -12,6 +14,7 @@ namespace {
 
 struct HelpOptions {
   std::vector<std::string> words;
+  std::string format = "text";
 };
 
 std::string joined_by(const std::vector<std::string>& words, const char* between) {
@@ -39,35 +42,31 @@ std::vector<std::string> key_names() {
   return names;
 }
 
-Result<int> print_keys(const std::string& word, const std::vector<const configs::JobKey*>& keys) {
+Result<std::string> text_of(const std::string& word, const std::vector<const configs::JobKey*>& keys) {
   static constexpr size_t kExplained = 3;
+  std::string text;
   if (keys.size() > kExplained) {
-    fmt::print("keys of the job file; `weft help KEY` explains one:\n");
-    for (const configs::JobKey* key : keys) fmt::print("  {}\n", key->path);
-    return kExitOk;
+    text = "keys of the job file; `weft help KEY` explains one:\n";
+    for (const configs::JobKey* key : keys) text += fmt::format("  {}\n", key->path);
+    return text;
   }
   for (const configs::JobKey* key : keys) {
-    WEFT_TRY(const std::string text, explain_job_key(*key));
-    fmt::print("{}", text);
+    WEFT_TRY(const std::string one, explain_job_key(*key));
+    text += one;
   }
   if (keys.size() == 1 && keys.front()->path == word)
     for (const std::string& name : key_names())
-      if (name.starts_with(word + ".")) fmt::print("beneath it: {}\n", name);
-  return kExitOk;
+      if (name.starts_with(word + ".")) text += "beneath it: " + name + "\n";
+  return text;
 }
 
-Result<int> explain(const CommandLine& program, const HelpOptions& options) {
-  if (options.words.empty()) {
-    fmt::print("{}\nweft help COMMAND shows what a command takes, weft help KEY a key of the job file.\n",
-               program.help_of({}).value_or(""));
-    return kExitOk;
-  }
-  if (const auto help = program.help_of(options.words)) {
-    fmt::print("{}", *help);
-    return kExitOk;
-  }
-  const std::string word = joined_by(options.words, ".");
-  if (const auto keys = keys_of(word); !keys.empty()) return print_keys(word, keys);
+Result<std::string> explain(const CommandLine& program, const std::vector<std::string>& words) {
+  if (words.empty())
+    return program.help_of({}).value_or("") +
+           "\nweft help COMMAND shows what a command takes, weft help KEY a key of the job file.\n";
+  if (auto help = program.help_of(words)) return *help;
+  const std::string word = joined_by(words, ".");
+  if (const auto keys = keys_of(word); !keys.empty()) return text_of(word, keys);
   std::vector<std::string> near = nearest(word, key_names());
   for (const std::string& name : nearest(word, program.names())) near.push_back(name);
   return fail(ErrorCode::NotFound,
@@ -76,13 +75,23 @@ Result<int> explain(const CommandLine& program, const HelpOptions& options) {
                                        : "; did you mean " + joined_by(near, " or ") + "?"));
 }
 
+Result<int> run_help(const CommandLine& program, const HelpOptions& options) {
+  WEFT_TRY(const std::string text, explain(program, options.words));
+  if (options.format == "json")
+    print_event(fmt::format(R"({{"event":"help","text":{}}})", json_string(text)));
+  else
+    fmt::print("{}", text);
+  return kExitOk;
+}
+
 }  // namespace
 
 void add_help(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("help", "explain a command, or a key of the job file");
   auto options = std::make_shared<HelpOptions>();
   command.option("word", options->words, "a command, as submit, or a key, as optimizer.betas");
-  command.runs(chosen, [program, options] { return explain(program, *options); });
+  command.format(options->format);
+  command.runs(chosen, [program, options] { return run_help(program, *options); });
 }
 
 }  // namespace weft::cli

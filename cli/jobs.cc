@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/heard_options.h"
 #include "cli/job_table.h"
 #include "cli/json_event.h"
 #include "cli/link_table.h"
@@ -41,6 +42,7 @@ struct JobOptions {
   std::string peer;  // peers ban, unban
   bool follow = false, verbose = false, watch = false, links = false, all = false;
   std::string output;
+  HeardOptions heard;
   bool json() const { return format == "json"; }
 };
 
@@ -102,10 +104,11 @@ Result<int> run_status(const JobOptions& options) {
 
 Result<int> run_logs(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
-  const auto report = options.json() ? make_json_report(stdout)
-                                     : make_text_report(stdout, {.verbose = options.verbose, .times = true});
+  auto report = options.json() ? make_json_report(stdout)
+                               : make_text_report(stdout, {.verbose = options.verbose, .times = true});
   // How many steps there are, for the time that is left.
   WEFT_TRY(const auto status, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
+  if (options.follow) report = with_listeners(std::move(report), options.heard.listeners({}, status.name));
   if (!options.json()) report->show(StatusEvent{status});
   const bool lively = !options.json() && isatty(STDOUT_FILENO) == 1;
   const auto followed = follow_job(
@@ -272,8 +275,9 @@ void add_job_commands(CommandLine program, Command& chosen) {
   };
   verbose(with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status)))
       .flag("-w,--watch", options->watch, "again and again, until its end or Ctrl-C");
-  verbose(with_job(add_with_broker("logs", "what has happened to a job", run_logs)))
-      .flag("-f,--follow", options->follow, "and what happens, until its end");
+  CommandLine logs = with_job(add_with_broker("logs", "what has happened to a job", run_logs));
+  verbose(logs).flag("-f,--follow", options->follow, "and what happens, until its end");
+  options->heard.add_to(logs);
   with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
   with_job(add_with_broker("rm", "forget a job that has ended, its checkpoints and its result", run_remove));
   with_job(add_with_broker("resume", "go on with a job that failed or was stopped", run_resume));

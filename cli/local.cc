@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/heard_options.h"
 #include "cli/json_event.h"
 #include "cli/progress.h"
 #include "cli/report.h"
@@ -16,6 +17,7 @@
 #include "storage/checkpoint.h"
 #include "train/outputs.h"
 #include "train/predictor.h"
+#include "train/submission.h"
 #include "train/trainer.h"
 
 namespace weft::cli {
@@ -45,6 +47,7 @@ struct LocalOptions {
   std::string format = "text";
   std::string resume;
   bool summary = false, other_data = false;
+  HeardOptions heard;
   BackendOptions backend;
 };
 
@@ -90,8 +93,10 @@ Result<int> run_local(const LocalOptions& options) {
     return kExitOk;
   }
   WEFT_TRY(const std::filesystem::path resume, resumed_from(options.resume, job));
-  const auto report = options.format == "json" ? make_json_report(stdout)
-                                               : make_text_report(stdout, {.summary = options.summary});
+  const auto report =
+      with_listeners(options.format == "json" ? make_json_report(stdout)
+                                              : make_text_report(stdout, {.summary = options.summary}),
+                     options.heard.listeners(train::curves_file(job), train::name_of(options.job)));
   std::optional<Patience> patience("reading the job's model and data");
   WEFT_TRY(const auto result,
            train::train(job, *backend,
@@ -129,6 +134,7 @@ void add_local(CommandLine program, Command& chosen) {
   command.flag("--other-data", options->other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");
+  options->heard.add_to(command);
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_local(*options); });
 }

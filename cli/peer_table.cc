@@ -79,27 +79,27 @@ std::vector<std::string> peer_events(const proto::PeerList& list) {
   std::vector<std::string> lines;
   for (const proto::PeerStatus& peer : list.peers)
     lines.push_back(json_text({{"event", "peer"},
-                          {"peer", to_hex(peer.peer.digest)},
-                          {"name", peer.name},
-                          {"state", peer.state},
-                          {"reason", peer.reason},
-                          {"region", peer.region},
-                          {"owner", peer.owner},
-                          {"device", peer.device},
-                          {"software", peer.software},
-                          {"memory_bytes", peer.memory.value},
-                          {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
-                          {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
-                          {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
-                          {"reachable", peer.reachable},
-                          {"reached", std::string(to_string(peer.reach))},
-                          {"jobs", peer.jobs},
-                          {"seconds_since_heard", peer.seconds_since_heard}}));
+                               {"peer", to_hex(peer.peer.digest)},
+                               {"name", peer.name},
+                               {"state", peer.state},
+                               {"reason", peer.reason},
+                               {"region", peer.region},
+                               {"owner", peer.owner},
+                               {"device", peer.device},
+                               {"software", peer.software},
+                               {"memory_bytes", peer.memory.value},
+                               {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
+                               {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
+                               {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
+                               {"reachable", peer.reachable},
+                               {"reached", std::string(to_string(peer.reach))},
+                               {"jobs", peer.jobs},
+                               {"seconds_since_heard", peer.seconds_since_heard}}));
   if (list.disk_size.value > 0)
     lines.push_back(json_text({{"event", "disk"},
-                          {"blob_bytes", list.blob_bytes.value},
-                          {"free_bytes", list.disk_free.value},
-                          {"size_bytes", list.disk_size.value}}));
+                               {"blob_bytes", list.blob_bytes.value},
+                               {"free_bytes", list.disk_free.value},
+                               {"size_bytes", list.disk_size.value}}));
   return lines;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/heard_options.h"
 #include "cli/progress.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
@@ -34,6 +35,7 @@ struct SubmitOptions {
   bool summary = false, verbose = false;
   std::string name;  // empty: from the file
   train::ResumeOptions resume;
+  HeardOptions heard;
   BrokerOptions broker;
 };
 
@@ -113,6 +115,11 @@ class Submit {
     const train::StartEvent& start = ready.start;
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
 
+    report_ = with_listeners(
+        std::move(report_),
+        options_.heard.listeners(
+            opened.job.task == configs::Task::Train && !options_.detach ? train::curves_file(opened.job) : "",
+            ready.submission.name));
     const SignalsBlocked blocked;
     WEFT_TRY(const auto signals,
              SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
@@ -298,6 +305,7 @@ void add_submit(CommandLine program, Command& chosen) {
                  "go on from a checkpoint on this machine: its folder or manifest, as `weft local` wrote it");
   command.flag("--other-data", options->resume.other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");
+  options->heard.add_to(command);
   command.flag("--detach", options->detach, "print the job's number and return");
   command.format(options->format);
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");

@@ -97,6 +97,8 @@ Status check_output(const configs::Job& job, bool with_checkpoints) {
   Status status = job.task == configs::Task::Train ? check_trained_output(job.output, read)
                                                    : check_output_file(job.output, read);
   if (status && job.task == configs::Task::Train) status = check_size_limit(job.model);
+  if (status && job.task == configs::Task::Train)
+    status = check_names(curves_file(job), std::array{curves_file(job)}, read);
   if (status && with_checkpoints && job.task == configs::Task::Train)
     status = check_checkpoints(checkpoint_folder(job));
   if (status) return {};
@@ -112,6 +114,10 @@ std::string warn_of_room(const configs::Job& job) {
   if (code || space.available >= needed) return {};
   return "the disk of " + job.output.string() + " has room for " + std::to_string(space.available) +
          " bytes, and the trained files will take " + std::to_string(needed) + "; make room before the end";
+}
+
+fs::path curves_file(const configs::Job& job) {
+  return fs::path(job.output).replace_extension(".metrics.csv");
 }
 
 fs::path checkpoint_folder(const configs::Job& job) { return job.output.string() + ".checkpoints"; }

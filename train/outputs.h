@@ -37,4 +37,7 @@ std::string warn_of_room(const configs::Job& job);
 // Where the checkpoints of a job lie: beside its output, "<output>.checkpoints".
 std::filesystem::path checkpoint_folder(const configs::Job& job);
 
+// Where the curves of a job go: beside its output, trained.metrics.csv for trained.onnx.
+std::filesystem::path curves_file(const configs::Job& job);
+
 }  // namespace weft::train

@@ -156,17 +156,6 @@ class WeightWatch {
   uint64_t left_ = 0;
 };
 
-// What people know a job by: its file's name, or, where that says nothing, its folder's.
-std::string name_of(const fs::path& file) {
-  std::string name = file.stem().string();
-  std::error_code code;
-  if (name == "job") {
-    const fs::path folder = fs::absolute(file, code).lexically_normal().parent_path().filename();
-    if (!code && !folder.empty()) name = folder.string();
-  }
-  return name;
-}
-
 class Packer {
  public:
   Packer(const OpenedJob& opened, WeightWatch& weights)
@@ -397,6 +386,16 @@ std::string to_yaml(const Node& root) {
   for (const Entry& entry : root.entries)
     text += (is_plain(entry.key) ? entry.key : quoted(entry.key)) + ": " + flow(entry.value) + "\n";
   return text.empty() ? "{}\n" : text;
+}
+
+std::string name_of(const fs::path& file) {
+  std::string name = file.stem().string();
+  std::error_code code;
+  if (name == "job") {
+    const fs::path folder = fs::absolute(file, code).lexically_normal().parent_path().filename();
+    if (!code && !folder.empty()) name = folder.string();
+  }
+  return name;
 }
 
 Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string> sets) {

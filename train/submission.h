@@ -32,6 +32,9 @@ struct OpenedJob {
 // As configs::load_job.
 Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<const std::string> sets);
 
+// What people know a job by: its file's name, or, where that is job.yaml, its folder's.
+std::string name_of(const std::filesystem::path& job_file);
+
 // Everything that can be found wrong with a job before it runs, as training it here would find it: data,
 // model, loss, evaluation; but for what only the values of large weights tell. What is known then: steps,
 // samples, parameters, warnings; for a prediction only samples and warnings.
@@ -42,13 +45,13 @@ struct SubmittedFile {
   std::vector<storage::Piece> pieces;
 };
 struct Submission {
-  std::string name;                             // for people: of the job file, or of its folder where it is job.yaml
-  std::string job;                              // YAML
-  uint32_t stages = 0;                          // 0: auto
-  std::vector<std::string> excluded;            // peers by name
-  std::vector<SubmittedFile> files;             // the model first, then what it keeps outside, then data
-  onnx::RoleTable tensors;                      // what was decided of the model's tensors
-  std::map<Digest, storage::BlobSource> blobs;  // where the bytes of the pieces are
+  std::string name;                   // for people: of the job file, or of its folder where it is job.yaml
+  std::string job;                    // YAML
+  uint32_t stages = 0;                // 0: auto
+  std::vector<std::string> excluded;  // peers by name
+  std::vector<SubmittedFile> files;   // the model first, then what it keeps outside, then data
+  onnx::RoleTable tensors;            // what was decided of the model's tensors
+  std::map<Digest, storage::BlobSource> blobs;          // where the bytes of the pieces are
   std::vector<std::shared_ptr<const MadeFile>> made{};  // files among them that nobody else keeps
 };
 // A submission, and what its user is told before it runs.

@@ -71,7 +71,7 @@ void write_table(const fs::path& folder) {
   write(folder / "table.csv", table);
 }
 
-void vary(onnx::pb::TensorProto& weight) {
+void vary(weft::onnx::pb::TensorProto& weight) {
   std::vector<float> values(weight.raw_data().size() / sizeof(float));
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = 0.4f * std::sin(static_cast<float>(3 * i + values.size()));
@@ -80,7 +80,7 @@ void vary(onnx::pb::TensorProto& weight) {
 
 // Of three numbers, with three classes.
 void write_model(const fs::path& folder) {
-  onnx::testing::ModelMaker model;
+  weft::onnx::testing::ModelMaker model;
   model.input("x", {-1, 3}).output("logits");
   vary(model.weight("w1", {3, 8}));
   vary(model.weight("b1", {8}));
