@@ -360,7 +360,10 @@ constexpr JobKey kServe[] = {
 const JobKeySection kSections[] = {
     {"The file", "", kFile},
     {"Inputs", "", kInputs},
-    {"Data", "[MODELS.md](MODELS.md#data) says which types of numbers are taken.", data_job_keys()},
+    {"Data",
+     "[DATA.md](DATA.md) says what is taken and what is refused, [MODELS.md](MODELS.md#data) which types of "
+     "numbers.",
+     data_job_keys()},
     {"Loss",
      "A list of losses has these keys in each of its items. [MODELS.md](MODELS.md#the-loss) says how the "
      "loss of a "

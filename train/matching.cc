@@ -195,10 +195,12 @@ class Matcher {
     WEFT_TRY(const DType dtype, dag::parse_dtype(port.dtype));
     feed.sample = TensorSpec{dtype, sample.shape};
     if (sample.dtype == DType::U8 && dag::is_float(dtype))
-      matching.warnings.push_back(
-          "column '" + named->second + "' is u8 and the input '" + port.name + "' takes " + port.dtype +
-          ": its numbers are taken as they are, 0 to 255; " + "where the model learnt from 0 to 1, write `" +
-          named->second + ".astype(np.float32) / 255` into the data");
+      matching.warnings.push_back("column '" + named->second + "' is u8 and the input '" + port.name +
+                                  "' takes " + port.dtype +
+                                  ": its numbers are taken as they are, 0 to 255; " +
+                                  "where the model learnt from 0 to 1, say `columns: {" + named->second +
+                                  ": {scale: 0.00392156862745098}}` beside the data's path, or write `" +
+                                  named->second + ".astype(np.float32) / 255` into the data");
     return {};
   }
 

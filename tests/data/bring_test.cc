@@ -275,7 +275,7 @@ std::vector<Row> array_rows() {
       array("arrays of different lengths", {"x1.npy: has 5 samples and", "x0.npy has 4"},
             {of(F32, 4), of(F32, 5)}),
       array("a single number", {"x0.npy: holds an array of shape [], which has no sample axis"},
-            {npy(dag::from_int64s({F32, {}}, {3}))}),
+            {npy(dag::from_int64s({F32, {}}, std::vector<int64_t>{3}))}),
   };
 }
 

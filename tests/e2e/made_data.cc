@@ -11,10 +11,10 @@
 #include "tests/onnx/models.h"
 #include "tests/support/photos.h"
 
+namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace weft;
 
 constexpr uint32_t kSamples = 48;
 
@@ -95,19 +95,23 @@ void write_model(const fs::path& folder) {
   write(folder / "table.onnx", model.bytes());
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: weft_made_data FOLDER\n");
-    return 2;
-  }
-  const fs::path folder = argv[1];
+void write_all(const fs::path& folder) {
   const char* classes[] = {"owl", "cat", "dog"};
   for (uint32_t i = 0; i < kSamples; ++i)
     write(folder / "photos" / classes[i % 3] / (std::to_string(i) + extension(i)), photo(i));
   write_arrays(folder);
   write_table(folder);
   write_model(folder);
-  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  if (argc == 2) {
+    weft::write_all(argv[1]);
+    return 0;
+  }
+  std::fprintf(stderr, "usage: weft_made_data FOLDER\n");
+  return 2;
 }
