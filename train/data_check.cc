@@ -249,7 +249,7 @@ std::string cure(const ColumnCheck& check, const std::string& column) {
 
 Result<std::vector<std::string>> check_data(const Job& job, DataUse use, const data::Dataset& dataset,
                                             const Prepared& prepared, const std::atomic<bool>* stop) {
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings(dataset.notes().begin(), dataset.notes().end());
   const uint64_t count = dataset.sample_count();
   for (const data::Feed& feed : prepared.feeds) {
     ColumnCheck check(dataset, feed, prepared);

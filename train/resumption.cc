@@ -134,6 +134,9 @@ Result<std::string> hash_of_data(const data::DataSpec& spec) {
   for (const auto& file : files) {
     WEFT_TRY(const std::string hash, storage::sha256_of_file(file));
     all.update(hash);
+    // A photo's folder is its label.
+    if (const auto* images = std::get_if<data::ImagesSpec>(&spec))
+      all.update(file.lexically_relative(images->path).generic_string());
   }
   return all.hex();
 }
