@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "storage/blob_store.h"
 #include "storage/sha256.h"
+#include "tests/support/photos.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
 
@@ -123,6 +124,53 @@ TEST_F(Submission, AnExampleWithTextArrivesAsItWas) {
   EXPECT_EQ(std::get<data::TextSpec>(*job.test).part, data::TextSpec::Part::Validation);
   expect_same_bytes(scratch_.folder() / "corpus.txt", text.path);
   expect_same_bytes(source / "model.onnx", job.model);
+}
+
+// Photos become an npz on their way, and what chance makes of them stays the same.
+TEST_F(Submission, PhotosArriveAsAnNpzThatReadsTheSame) {
+  const fs::path photos = scratch_.folder() / "photos";
+  for (uint32_t i = 0; i < 7; ++i) {
+    fs::create_directories(photos / (i % 2 == 0 ? "cat" : "dog"));
+    std::ofstream(photos / (i % 2 == 0 ? "cat" : "dog") / (std::to_string(i) + ".jpg"), std::ios::binary)
+        << test::jpeg(test::picture(20 + i, 30, i));
+  }
+  const auto opened =
+      open(unpack_case("resnet_small"),
+           {"data.train={type: images, path: " + photos.string() +
+                ", size: 16, augment: [flip, crop], mean: [0.485, 0.456, 0.406], deviation: 0.225}",
+            "data.test=null", "evaluate_every=0", "batch_size=4", "microbatch_size=4"});
+  const auto submission = pack(opened);
+  for (const auto& file : submission.files) EXPECT_FALSE(file.path.ends_with(".jpg")) << file.path;
+  const configs::Job job = arrive(submission);
+  expect_same_values(opened.job, job);
+  const auto here = data::open_dataset(*opened.job.train);
+  const auto there = data::open_dataset(*job.train);
+  ASSERT_TRUE(here.has_value() && there.has_value()) << submission.job;
+  EXPECT_EQ((*here)->describe(), (*there)->describe());
+  const std::vector<uint32_t> samples{3, 0, 6, 2, 1, 5, 4};
+  for (size_t column = 0; column < 2; ++column)
+    for (uint64_t epoch = 0; epoch < 5; ++epoch) {
+      const auto size = static_cast<size_t>((*here)->columns()[column].sample.bytes().value) * samples.size();
+      std::vector<std::byte> a(size), b(size);
+      ASSERT_TRUE((*here)->read_drawn(column, samples, {11, epoch * 7}, a).has_value());
+      ASSERT_TRUE((*there)->read_drawn(column, samples, {11, epoch * 7}, b).has_value());
+      EXPECT_EQ(a, b);
+    }
+}
+
+TEST_F(Submission, APhotoThatCannotBeReadIsToldBeforeAnythingTravels) {
+  const fs::path cat = scratch_.folder() / "photos/cat";
+  fs::create_directories(cat);
+  scratch_.write("photos/cat/1.png", test::png(test::picture(20, 20)));
+  scratch_.write("photos/cat/2.png", "no photo");
+  const std::vector<std::string> sets{
+      "data.train={type: images, path: " + (scratch_.folder() / "photos").string() + ", size: 16}",
+      "data.test=null", "evaluate_every=0", "batch_size=2", "microbatch_size=2"};
+  const fs::path file = unpack_case("resnet_small");
+  for (const auto& error :
+       {train::ready_job(open(file, sets)).error(), train::check_job(open(file, sets).job).error()})
+    EXPECT_NE(error.message.find("cat/2.png: row 1 (the first is 0): is no JPEG"), std::string::npos)
+        << error.message;
 }
 
 // A header of idx and `count` zero bytes.
