@@ -21,7 +21,7 @@ using configs::Node;
 
 namespace {
 
-constexpr size_t kReadAtOnce = size_t{4} << 20;
+constexpr size_t kPieceBytes = size_t{4} << 20;
 
 std::string folder_for_made_files() {
   const char* said = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody sets it here
@@ -112,7 +112,7 @@ Result<std::shared_ptr<const MadeFile>> make_npz(const data::DataSpec& spec) {
            }));
   for (size_t column = 0; column < dataset->columns().size(); ++column) {
     const auto size = static_cast<size_t>(dataset->columns()[column].sample.bytes().value);
-    const uint32_t at_once = static_cast<uint32_t>(std::max<size_t>(1, kReadAtOnce / size));
+    const uint32_t at_once = static_cast<uint32_t>(std::max<size_t>(1, kPieceBytes / size));
     std::vector<std::byte> bytes;
     std::vector<uint32_t> samples;
     for (uint64_t first = 0; first < dataset->sample_count(); first += at_once) {
