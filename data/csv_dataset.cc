@@ -94,6 +94,7 @@ class Growing {
   Status check_case(const File& file) const {
     if (!spec_.classes.empty()) return {};
     std::vector<std::string_view> names;
+    names.reserve(seen_.size());
     for (const auto& [name, index] : seen_) names.push_back(name);
     const auto pair = differ_in_case(names);
     if (!pair) return {};
@@ -285,6 +286,7 @@ class TableReader {
   std::vector<CsvSpec::Column> wanted() const {
     if (!spec_.columns.empty()) return spec_.columns;
     std::vector<CsvSpec::Column> columns;
+    columns.reserve(header_.size());
     for (const std::string& name : header_) columns.push_back({.name = name, .fields = {name}});
     return columns;
   }

@@ -73,6 +73,7 @@ class Walk {
                     "lies deeper than " + std::to_string(kFolderDepthMax) + " folders");
     WEFT_TRY(const Entries entries, entries_of(root_ / folder));
     std::vector<std::string> names;
+    names.reserve(entries.photos.size());
     const std::string before = folder.empty() ? "" : folder + "/";
     for (const std::string& name : entries.photos) names.push_back(before + name);
     for (const std::string& name : entries.folders) {

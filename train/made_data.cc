@@ -99,7 +99,7 @@ Status MadeFile::write_at(uint64_t offset, std::span<const std::byte> bytes) con
 
 Result<std::shared_ptr<const MadeFile>> make_npz(const data::DataSpec& spec) {
   WEFT_TRY(const auto dataset, data::open_stored(spec));
-  WEFT_TRY(const std::shared_ptr<MadeFile> file, MadeFile::make());
+  WEFT_TRY(std::shared_ptr<MadeFile> file, MadeFile::make());
   std::vector<data::NpzRows::Array> arrays;
   for (const data::Column& column : dataset->columns()) {
     dag::TensorSpec all = column.sample;
