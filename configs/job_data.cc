@@ -326,7 +326,9 @@ bool is_refused_type(const Node& node, MapReader& reader) {
 void check_kind(const Node& type, const std::filesystem::path& path, std::span<const data::FileKind> reads,
                 MapReader& reader) {
   const data::FileKind kind = data::kind_of(path);
-  if (kind == data::FileKind::Unknown || std::find(reads.begin(), reads.end(), kind) != reads.end()) return;
+  if (kind == data::FileKind::Unknown || kind == data::FileKind::Text ||
+      std::find(reads.begin(), reads.end(), kind) != reads.end())
+    return;
   const std::string use = data::as_data(kind, path);
   reader.problem(type.where, path.string() + ": is " + std::string(data::name_of(kind)) + ", and `type: " +
                                  type.text + "` does not read it" + (use.empty() ? "" : "; " + use));
