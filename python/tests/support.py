@@ -19,6 +19,8 @@ from weft import program  # noqa: E402
 REAL = os.path.abspath(os.environ.get("WEFT") or os.path.join(ROOT, "build/release/weft"))
 DOC_DATA = os.path.abspath(os.environ.get("WEFT_DOC_DATA") or os.path.join(ROOT, "build/release/weft_doc_data"))
 
+PATIENCE = 600  # seconds; what takes so long has failed
+
 try:
     import numpy  # noqa: F401
     HAS_NUMPY = True
@@ -125,4 +127,4 @@ def is_alive(pid):
         return False
 
 
-__all__ = ["Case", "DOC_DATA", "HAS_NUMPY", "REAL", "ROOT", "is_alive", "needs_numpy", "weft"]
+__all__ = ["Case", "DOC_DATA", "HAS_NUMPY", "PATIENCE", "REAL", "ROOT", "is_alive", "needs_numpy", "weft"]

@@ -124,6 +124,18 @@ class Exports(Case):
         with self.raises(weft.ExportError, "It may be that 'weight_u', 'weight_v' changes in each run"):
             self.export(nn.utils.spectral_norm(nn.Linear(4, 4)))
 
+    def test_stochastic_depth_in_eval_mode_is_left_out(self):
+        class Drops(nn.Module):
+            def forward(self, x):
+                return x * torch.empty(len(x), 1).bernoulli_(0.5) if self.training else x
+
+        model = Norms()
+        model.b = nn.Sequential(nn.Linear(6, 3), Drops())
+        with self.raises(weft.ExportError, "call eval() on those modules"):
+            self.export(model)
+        model.b[1].eval()
+        self.assert_warns(model)
+
     def test_a_running_estimate(self):
         class Centres(Norms):
             def __init__(self):

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import unittest
 
-from support import REAL, Case, is_alive, weft
+from support import PATIENCE, REAL, Case, is_alive, weft
 from weft import errors, program
 
 STEPS = """\
@@ -229,7 +229,7 @@ class Interrupts(Case):
         try:
             self.assertEqual(process.stdout.readline(), "ready\n")
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
             process.wait()

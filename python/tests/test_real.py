@@ -10,7 +10,7 @@ import textwrap
 import unittest
 import urllib.request
 
-from support import DOC_DATA, REAL, ROOT, Case, needs_numpy, weft
+from support import DOC_DATA, PATIENCE, REAL, ROOT, Case, needs_numpy, weft
 
 JOB = """\
 model: model.onnx
@@ -111,7 +111,7 @@ class Local(Real):
         try:
             self.assertEqual(process.stdout.readline(), "ready\n")
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
             process.wait()
@@ -189,13 +189,13 @@ class Broker(Real):
 
     def a_job_from_its_submission_to_its_weights(self):
         job = weft.submit(self.job, stages=2, broker=self.address, token=self.token)
-        events = list(job.events(timeout=120))
+        events = list(job.events(timeout=PATIENCE))
         steps = [event for event in events if event.kind == "step"]
         self.assertEqual([event.step for event in steps], list(range(1, 7)))
         self.assertEqual(events[-1].status, "completed")
         self.assertEqual(len(next(event for event in events if event.kind == "plan").stages), 2)
         again = weft.job(job.number, broker=self.address, token=self.token)
-        self.assertEqual(again.wait(timeout=120).steps, 6)
+        self.assertEqual(again.wait(timeout=PATIENCE).steps, 6)
         self.assertEqual((again.status().state, again.status().step), ("finished", 6))
         self.assertEqual([listed.job for listed in weft.jobs(broker=self.address, token=self.token)], [job.number])
         # The same weights as on this machine, byte for byte.
@@ -206,7 +206,7 @@ class Broker(Real):
             self.assertEqual(ours.read(), theirs.read())
 
     def until_a_step_after(self, job, step):
-        for event in job.events(timeout=120):
+        for event in job.events(timeout=PATIENCE):
             if event.kind == "step" and event.step > step:
                 return event.step
         self.fail("the job has ended")
@@ -215,12 +215,12 @@ class Broker(Real):
         job = weft.submit(self.job, steps=1000000, broker=self.address, token=self.token)
         self.until_a_step_after(job, 2)
         job.stop()
-        stopped = job.wait(timeout=120)
+        stopped = job.wait(timeout=PATIENCE)
         self.assertEqual(stopped.status, "stopped")
         job.resume()
         self.until_a_step_after(job, stopped.steps)
         job.stop()
-        self.assertGreater(job.wait(timeout=120).steps, stopped.steps)
+        self.assertGreater(job.wait(timeout=PATIENCE).steps, stopped.steps)
 
     def what_a_broker_refuses(self):
         with self.raises(weft.NotFound, "999"):

@@ -82,8 +82,9 @@ class Audit:
         mode = _watch_mode(self._warn)
         with mode:
             yield
+        statistics = self._statistics()
         changed = [name for name, version in self._buffer_versions().items()
-                   if versions.get(name) != version and not self._is_statistic(name)]
+                   if versions.get(name) != version and name not in statistics]
         if changed:
             self._warn(f"{listed(changed)} changes in each run of the model (a running estimate, spectral_norm, a "
                        "cache): in the exported one it keeps its value. Leave that out, or fold it into the weights first")
@@ -101,11 +102,11 @@ class Audit:
                 for key, value in module.__dict__.items()
                 if not key.startswith("_") and isinstance(value, (bool, int, float)) and key != "training"}
 
-    def _is_statistic(self, name: str) -> bool:
-        owner, _, key = name.rpartition(".")
-        if key not in ("running_mean", "running_var", "num_batches_tracked"):
-            return False
-        return bool(getattr(dict(self.model.named_modules()).get(owner), "track_running_stats", False))
+    def _statistics(self) -> Set[str]:
+        """The buffers of BatchNorm, which weft moves, too."""
+        return {f"{owner}.{key}" if owner else key
+                for owner, module in self.model.named_modules() if getattr(module, "track_running_stats", False)
+                for key in ("running_mean", "running_var", "num_batches_tracked")}
 
     def look_at_gradients(self, outputs: "Sequence[torch.Tensor]") -> None:
         """Walks the graph that autograd has made: which parameters it reaches, and by whose formulas."""

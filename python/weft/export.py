@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 OPSET = 17
 
+# What to do about what the exporters of some versions lack, by a word of what they say.
+_ADVICE = {
+    "bernoulli": "Stochastic depth cannot be exported at work: leave it out, or call eval() on those modules while the "
+                 "model is in training mode",
+    "adaptive": "A pooling to a size that does not divide its input's has no operator: pool to a divisor, or take other "
+                "sizes of input",
+}
+
 
 class Exported:
     """What an export comes to."""
@@ -267,4 +275,5 @@ def _why_not(problem: Exception, warnings: Sequence[str]) -> str:
 
     said = str(problem).strip().split("\n")[0].split(" [Caused by")[0][:400]
     text = f"PyTorch {torch.__version__} cannot export the model: {type(problem).__name__}: {said}"
+    text += "".join(f"\n{advice}" for word, advice in _ADVICE.items() if word in said.lower())
     return text + "".join(f"\nIt may be that {warning}" for warning in warnings)

@@ -87,7 +87,6 @@ class LocalRun:
         self._arguments = arguments
         self._checkpoint: Optional[str] = None
         self._work = tempfile.mkdtemp(prefix="weft-run-")
-        self._output = os.path.join(prepared.folder.path or self._work, "trained.onnx")
         try:
             self._start([])
         except BaseException:
@@ -95,12 +94,12 @@ class LocalRun:
             raise
 
     def _start(self, more: List[str]) -> None:
-        self._process = _Process([self._prepared.job, *self._prepared.sets, "--set", f"output={self._output}",
-                                  "--format", "json", *self._arguments, *more], self._work)
+        self._process = _Process([self._prepared.job, *self._prepared.sets, "--format", "json", *self._arguments, *more],
+                                 self._work)
         self._end = weakref.finalize(self, _finish, self._process, self._work)
 
     def __repr__(self) -> str:
-        return f"<weft.LocalRun in {self._prepared.folder.path or self._work}>"
+        return f"<weft.LocalRun in {self.directory}>"
 
     def __enter__(self) -> "LocalRun":
         return self
@@ -110,8 +109,8 @@ class LocalRun:
 
     @property
     def directory(self) -> str:
-        """Where model, data, job file and result lie."""
-        return self._prepared.folder.path or self._work
+        """Where the job file lies, and what it names by a relative path."""
+        return os.path.dirname(self._prepared.job)
 
     def events(self, timeout: Optional[float] = None) -> Iterator[Event]:
         """What happens in the run, from its beginning, until it ends.

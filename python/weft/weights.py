@@ -284,6 +284,8 @@ def named_state(model: "torch.nn.Module") -> "Dict[str, torch.Tensor]":
 
 def patch_initializers(path: "str | os.PathLike[str]", tensors: "Dict[str, torch.Tensor]") -> Set[str]:
     """Writes the tensors into the file where it has other values for their names; returns all names of the file."""
+    import numpy as np
+
     files = _Files(os.fspath(path), writes=True)
     names = set()
     for initializer in _initializers(files):
@@ -294,18 +296,19 @@ def patch_initializers(path: "str | os.PathLike[str]", tensors: "Dict[str, torch
         if str(tensor.dtype) != "torch." + initializer.dtype or tuple(tensor.shape) != initializer.shape:
             continue
         raw = _raw_bytes(tensor)
-        if raw != initializer.data:
-            initializer.data[:] = raw
+        if not np.array_equal(raw, np.frombuffer(initializer.data, np.uint8)):
+            initializer.data[:] = raw.data
     return names
 
 
-def _raw_bytes(tensor: "torch.Tensor") -> memoryview:
+def _raw_bytes(tensor: "torch.Tensor") -> "numpy.ndarray[Any, Any]":
     import torch
 
     values = tensor.detach().cpu().contiguous().reshape(-1)
     if values.dtype == torch.bfloat16:  # numpy has none
         values = values.view(torch.int16)
-    return memoryview(values.numpy()).cast("B")
+    array: "numpy.ndarray[Any, Any]" = values.numpy()
+    return array.view("uint8")
 
 
 def _check_names(found: Sequence[str], others: Sequence[str], strict: bool, path: str) -> None:
