@@ -378,10 +378,8 @@ class Stream(torch.utils.data.IterableDataset):
 class Data(Case):
     def written(self, data, columns):
         said = dataset.write_columns(dataset.Samples(data), columns, self.folder, "train")
-        self.assertEqual(said, {"type": "npz", "path": "train.npz"})
-        self.assertEqual([name for name in os.listdir(self.folder) if name.endswith(".npy")], [])
-        with np.load(self.file("train.npz")) as arrays:
-            return dict(arrays)
+        self.assertEqual(said, {"type": "npy", "arrays": {name: f"train.{name}.npy" for name in columns}})
+        return {name: np.load(self.file(f"train.{name}.npy")) for name in columns}
 
     def test_tuples_that_are_nested(self):
         arrays = self.written(Pairs(), ["x", "pair", "label"])
@@ -408,13 +406,17 @@ class Data(Case):
         self.assertEqual(arrays["x"].tolist(), [1, 2])
 
     def test_weft_reads_what_is_written(self):
-        dataset.write_columns(dataset.Samples(Pairs()), ["x", "pair", "label"], self.folder, "train")
-        self.write("job.yaml", "")
+        said = dataset.write_columns(dataset.Samples(Pairs()), ["x", "pair", "label"], self.folder, "train")
+        said["arrays"] = {name: self.file(path) for name, path in said["arrays"].items()}
+        np.savez(self.file("train.npz"), **{name: np.load(path) for name, path in said["arrays"].items()})
         model = nn.Sequential(nn.Flatten(), nn.Linear(6, 5))
-        run = weft.local(model, self.file("train.npz"), example=torch.ones(2, 2, 3), inputs={"input": "x"},
-                         loss={"type": "cross_entropy", "labels": "label"}, batch_size=5, steps=1)
-        with run:
-            self.assertEqual(run.wait().status, "completed")
+        trained = []
+        for data in (said, self.file("train.npz")):
+            with weft.local(model, data, example=torch.ones(2, 2, 3), inputs={"input": "x"}, batch_size=5, steps=2,
+                            loss={"type": "cross_entropy", "labels": "label"}) as run:
+                trained.append(run.weights())
+        for name in trained[0]:
+            np.testing.assert_array_equal(trained[0][name], trained[1][name])
 
     def test_what_is_refused_names_the_sample(self):
         from PIL import Image

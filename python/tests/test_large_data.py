@@ -38,7 +38,7 @@ class Large(Case):
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
         said = subprocess.run([sys.executable, script, self.file("job")], env={**os.environ, "PYTHONPATH": path},
                               stdout=subprocess.PIPE, text=True, check=True)
-        self.assertGreater(os.path.getsize(self.file("job/train.npz")), 1 << 30)
+        self.assertGreater(os.path.getsize(self.file("job/train.x.npy")), 1 << 30)
         kilobytes = int(said.stdout)
         print(f"peak memory {kilobytes / 1000:.0f} MB")
         self.assertLess(kilobytes, 300_000)

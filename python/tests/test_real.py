@@ -11,6 +11,7 @@ import unittest
 import urllib.request
 
 from support import DOC_DATA, PATIENCE, REAL, ROOT, Case, needs_numpy, weft
+from weft import program
 
 JOB = """\
 model: model.onnx
@@ -185,6 +186,7 @@ class Broker(Real):
     def test_jobs(self):  # with one broker: its peers take seconds to begin
         self.a_job_from_its_submission_to_its_weights()
         self.a_job_is_stopped_and_goes_on()
+        self.what_a_submission_says()
         self.what_a_broker_refuses()
 
     def a_job_from_its_submission_to_its_weights(self):
@@ -221,6 +223,12 @@ class Broker(Real):
         self.until_a_step_after(job, stopped.steps)
         job.stop()
         self.assertGreater(job.wait(timeout=PATIENCE).steps, stopped.steps)
+
+    def what_a_submission_says(self):
+        said = program.ask(["submit", self.job, "--detach", "--format", "json"],
+                           program.broker_environment(self.address, self.token))
+        self.assertEqual([event.kind for event in said], ["submitted", "start"])
+        self.assertEqual((said[1].steps, said[1].warnings), (6, []))
 
     def what_a_broker_refuses(self):
         with self.raises(weft.NotFound, "999"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import zipfile
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -167,8 +166,9 @@ class ColumnWriter:
         self._file.write(b"\x93NUMPY\x01\x00" + body.to_bytes(2, "little") + text.ljust(body - 1) + b"\n")
         self._file.close()
 
-    def close(self) -> None:
+    def remove(self) -> None:
         self._file.close()
+        os.unlink(self.path)
 
 
 def check_column_name(name: str) -> None:
@@ -192,16 +192,15 @@ def write_columns(samples: Samples, columns: Sequence[str], folder: str, stem: s
             for at, (name, value) in enumerate(zip(columns, values)):
                 array = to_array(value, name, index)
                 if index == 0:
-                    writers.append(ColumnWriter(os.path.join(folder, f"{stem}.{at}.npy"), name, array))
+                    writers.append(ColumnWriter(os.path.join(folder, f"{stem}.{name}.npy"), name, array))
                 writers[at].add(array)
         for writer in writers:
             writer.finish()
-        return _as_npz(writers, os.path.join(folder, f"{stem}.npz"))
-    finally:
+    except BaseException:
         for writer in writers:
-            writer.close()
-            if os.path.exists(writer.path):
-                os.unlink(writer.path)
+            writer.remove()
+        raise
+    return {"type": "npy", "arrays": {writer.name: os.path.basename(writer.path) for writer in writers}}
 
 
 def named_values(sample: Any, columns: Sequence[str], index: int, what: str) -> List[Any]:
@@ -217,17 +216,6 @@ def named_values(sample: Any, columns: Sequence[str], index: int, what: str) -> 
         raise InvalidArgument(f"sample {index} of {what} has {len(values)} values, and the model and its losses read "
                               f"{len(columns)}: {', '.join(columns)}")
     return values
-
-
-def _as_npz(writers: Sequence[ColumnWriter], path: str) -> Dict[str, Any]:
-    """The columns in one file, stored as they are: weft reads them from the disk."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for writer in writers:
-            entry = zipfile.ZipInfo(writer.name + ".npy")
-            with open(writer.path, "rb") as source, archive.open(entry, "w", force_zip64=True) as target:
-                shutil.copyfileobj(source, target, _CHUNK_BYTES)
-            os.unlink(writer.path)  # no column is there twice for long
-    return {"type": "npz", "path": os.path.basename(path)}
 
 
 # ---- data that is in files already -------------------------------------------------------------------------------
@@ -250,6 +238,8 @@ def data_in_files(dataset: Any) -> Optional[Dict[str, Any]]:
 
 
 def _absolute(key: str, value: Any) -> Any:
+    if key == "arrays" and isinstance(value, Mapping):
+        return {str(name): _absolute("path", path) for name, path in value.items()}
     if key in ("path", "images", "labels") and isinstance(value, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(value))
         if not os.path.exists(path):
@@ -260,10 +250,12 @@ def _absolute(key: str, value: Any) -> Any:
 
 def columns_in_files(data: Mapping[str, Any]) -> Optional[List[str]]:
     """The columns of such data, where its type tells; None where only weft knows."""
-    if data["type"] == "idx":
+    if data["type"] in ("idx", "images"):
         return ["image", "label"]
     if data["type"] == "text":
         return ["tokens", "targets"]
+    if data["type"] in ("npy", "csv"):
+        return [str(name) for name in data.get("arrays" if data["type"] == "npy" else "columns") or {}]
     if data["type"] == "npz":
         with zipfile.ZipFile(data["path"]) as archive:
             return [name[:-4] for name in archive.namelist() if name.endswith(".npy")]
