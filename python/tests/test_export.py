@@ -162,7 +162,9 @@ class Exports(Case):
             def forward(self, x):
                 self.calls += 1
                 return super().forward(x) * self.calls
-        self.assert_warns(Counts(), "'calls' changes in each run")
+        model = Counts()
+        self.assert_warns(model, "'calls' changes in each run")
+        self.assertEqual(model.calls, 0)
 
     def test_a_gradient_that_is_cut(self):
         class Cut(Norms):
@@ -171,6 +173,26 @@ class Exports(Case):
         exported = self.assert_warns(Cut(), "a gradient is cut here (detach)", "is cut off from every output")
         self.assertRegex(exported.warnings[0], r"^test_export.py:\d+: ")
         self.assertEqual(exported.unreached, {"a.weight", "a.bias", "norm.weight", "norm.bias"})
+
+    def test_data_of_a_tensor(self):
+        class Cut(Norms):
+            def forward(self, x):
+                return self.b(F.relu(self.norm(self.a(x)).data))
+        self.assert_warns(Cut(), "`.data` of a tensor is fixed to that of the example", "has no part in")
+
+    def test_a_buffer_that_is_replaced(self):
+        class Replaces(Norms):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("last", torch.zeros(4))
+
+            def forward(self, x):
+                y = super().forward(x + self.last)
+                self.last = x.detach().mean(0)
+                return y
+        model = Replaces()
+        self.assert_warns(model, "'last' changes in each run")
+        self.assertEqual(float(model.last.abs().sum()), 0)
 
     def test_no_grad(self):
         class Quiet(Norms):

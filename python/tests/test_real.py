@@ -153,7 +153,7 @@ class Broker(Real):
         self.processes = []
         self.addCleanup(self.end_processes)
         broker = self.start("broker", "--data-dir", self.file("broker"), "--listen", "127.0.0.1:0",
-                            "--links", "assume")
+                            "--links", "assume", "--plan-seconds", "600")
         self.address = self.token = None
         while not (self.address and self.token):
             words = broker.stdout.readline().split()

@@ -205,8 +205,9 @@ def _watch_mode(warn: Any) -> Any:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
             given = args[0] if args and torch.is_tensor(args[0]) else None
-            cuts = name in ("detach", "detach_") or getattr(func, "__self__", None) is torch.Tensor.data
-            if cuts and given is not None and given.requires_grad:
+            if getattr(func, "__self__", None) is torch.Tensor.data and given is not None:
+                warn(f"{_place()}: `.data` of a tensor is fixed to that of the example: write detach()")
+            elif name in ("detach", "detach_") and given is not None and given.requires_grad:
                 warn(f"{_place()}: a gradient is cut here (detach): the exported model lets it through. What that "
                      "concerns is trained otherwise than by PyTorch; where it is whole parameters, "
                      "requires_grad=False freezes them")

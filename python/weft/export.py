@@ -111,21 +111,25 @@ def _unique_names(names: Sequence[str], taken: Sequence[str]) -> List[str]:
 
 @contextlib.contextmanager
 def _kept_as_it_is(model: Any) -> Iterator[None]:
-    """Whatever happens inside, the module's modes, buffers and PyTorch's random numbers are as before."""
+    """Whatever happens inside, the module's modes, buffers and numbers and PyTorch's random numbers are as before."""
     import torch
 
-    modes = [(module, module.training) for module in model.modules()]
+    numbers = [(module, {key: value for key, value in module.__dict__.items() if isinstance(value, (bool, int, float))})
+               for module in model.modules()]
+    owned = [(module, dict(module._buffers)) for module in model.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
         with torch.random.fork_rng():
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, values in numbers:
+            module.__dict__.update(values)  # `training` is one of them
+        for module, named_buffers in owned:
+            module._buffers.update(named_buffers)
         with torch.no_grad():
-            for buffer, values in buffers:
-                buffer.copy_(values)
+            for buffer, before in buffers:
+                buffer.copy_(before)
         for parameter, grad in grads:
             parameter.grad = grad
 
