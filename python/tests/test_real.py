@@ -175,9 +175,13 @@ class Broker(Real):
     def end_processes(self):
         while self.processes:
             process = self.processes.pop()
-            process.kill()
-            process.wait()
-            process.stdout.close()
+            process.terminate()  # the broker ends what plans for it
+            try:
+                process.wait(PATIENCE)
+            finally:
+                process.kill()
+                process.wait()
+                process.stdout.close()
 
     def tearDown(self):
         self.end_processes()
@@ -229,6 +233,7 @@ class Broker(Real):
                            program.broker_environment(self.address, self.token))
         self.assertEqual([event.kind for event in said], ["submitted", "start"])
         self.assertEqual((said[1].steps, said[1].warnings), (6, []))
+        weft.job(said[0].job, broker=self.address, token=self.token).wait(timeout=PATIENCE)
 
     def what_a_broker_refuses(self):
         with self.raises(weft.NotFound, "999"):
