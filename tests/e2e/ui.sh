@@ -51,6 +51,14 @@ for i in 0 1 2; do
     --region "${regions[$i]}" >>"$work/$peer.log" 2>&1 &
   peer_pid[$peer]=$!
 done
+refused() {  # refused WHAT WORDS COMMAND...
+  local code=0 said
+  said=$("${@:3}" 2>&1) || code=$?
+  [ "$code" = 2 ] && grep -q -- "$2" <<<"$said" || fail "$1: exit status $code, $said"
+  echo "ok: $1"
+}
+refused "all addresses need a name to be called by" "say by --host" "$weft" ui --listen 0.0.0.0:0
+refused "a name that is none" "--host" "$weft" ui --listen 127.0.0.1:0 --host "a b"
 start_ui page --url "${models/localhost/127.0.0.1}"
 open_page=$page
 start_ui locked --key --format json --qr

@@ -67,8 +67,8 @@ def fits(page):
             page.wait("it is drawn anew", f"document.querySelector('#loss canvas').clientWidth <= {width}")
             wide = page.run("""(() => {
               const most = document.documentElement.clientWidth;
-              const over = [...document.querySelectorAll('body *')].filter((one) => !one.closest('.scroll') &&
-                  one.getBoundingClientRect().right > most + 1 && one.offsetParent !== null);
+              const over = [...document.querySelectorAll('body *')].filter((one) => one.offsetParent !== null &&
+                  (one.getBoundingClientRect().right > most + 1 || (one.matches('.scroll') && one.scrollWidth > one.clientWidth)));
               return [document.documentElement.scrollWidth - most, over.slice(0, 3).map((one) => one.outerHTML.slice(0, 200))];
             })()""")
             check(wide == [0, []], f"nothing scrolls sideways: {width}x{height}, {scheme}", wide)

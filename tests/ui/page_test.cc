@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -10,6 +11,7 @@
 #include "tests/web/client.h"
 #include "ui/assets.h"
 #include "ui/page_handler.h"
+#include "ui/qr.h"
 
 namespace weft::ui {
 namespace {
@@ -208,6 +210,23 @@ TEST_F(Served, ItsEndInterruptsWhatIsAsked) {
   begin();
   server.reset();
   EXPECT_TRUE(broker->is_interrupted);
+}
+
+// As wide as it is high: a character is two modules above each other. Version 4 has 33 modules, and 8 of
+// margin.
+TEST(Qr, AnAddressIsASquareOfHalfBlocks) {
+  const auto code = qr_code("http://192.0.2.7:7780/#key=0123456789abcdef0123456789abcdef");
+  ASSERT_TRUE(code) << code.error().message;
+  size_t lines = 0, columns = 0;
+  std::istringstream text(*code);
+  for (std::string line; std::getline(text, line); ++lines) {
+    const std::string modules = line.substr(8, line.size() - 12);  // without the colours
+    columns = static_cast<size_t>(std::ranges::count_if(
+        modules, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+    EXPECT_EQ(columns % 4, 1u) << line;
+  }
+  EXPECT_EQ(lines, (columns + 1) / 2);
+  EXPECT_FALSE(qr_code(std::string(5000, 'a')));
 }
 
 // What others wrote stands in the tree as they published it.

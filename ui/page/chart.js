@@ -17,8 +17,10 @@ class Chart {
   }
   resize() {
     const width = this.box.clientWidth;
-    if (this.plot && width > 0) this.plot.setSize({width, height: this.box.clientHeight - this.legendHeight()});
-    else if (this.data) this.begin();
+    if (this.plot && width > 0) {
+      this.legend = this.legendHeight();  // of several lines where there is little room
+      this.plot.setSize({width, height: Math.max(80, this.box.clientHeight - this.legend)});
+    } else if (this.data) this.begin();
   }
   legendHeight() {
     return this.plot ? this.plot.root.querySelector('.u-legend').offsetHeight : 26;
@@ -55,6 +57,7 @@ class Chart {
     this.data = data;
     if (this.plot) this.plot.setData(data);
     else this.begin();
+    if (this.plot && this.legendHeight() !== this.legend) this.resize();
   }
   say(text) { this.box.setAttribute('aria-label', text); }
 }

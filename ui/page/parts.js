@@ -225,7 +225,10 @@ export function showLinks(links) {
   const head = make('tr', '', make('th', '', 'from \\ to'), ...names.map(title));
   const rows = names.map((name, from) => make('tr', '', title(name), ...names.map((_, to) => {
     const link = links.links.find((one) => one[0] === from && one[1] === to);
-    return make('td', link?.[4] ? 'soft' : '', link ? cellText(link) : '–');
+    const cell = make('td', link?.[4] ? 'soft' : '', link ? cellText(link) : '–');
+    cell.dataset.to = names[to];  // on a phone the table is a list
+    cell.classList.toggle('none', !link);
+    return cell;
   })));
   byId('links').replaceChildren(make('thead', '', head), make('tbody', '', ...rows));
 }
