@@ -220,7 +220,7 @@ TEST(Qr, AnAddressIsASquareOfHalfBlocks) {
   size_t lines = 0, columns = 0;
   std::istringstream text(*code);
   for (std::string line; std::getline(text, line); ++lines) {
-    const std::string modules = line.substr(8, line.size() - 12);  // without the colours
+    const std::string modules = line.substr(9, line.size() - 13);  // without the colours
     columns = static_cast<size_t>(std::ranges::count_if(
         modules, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
     EXPECT_EQ(columns % 4, 1u) << line;
