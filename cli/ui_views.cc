@@ -7,7 +7,7 @@ namespace weft::cli {
 namespace {
 
 // The broker away or hung is said on the page within seconds.
-constexpr Duration kPageDeadline = std::chrono::seconds(10);
+constexpr Duration kPageDeadline = std::chrono::seconds(6);
 
 class ClientView final : public ui::BrokerView {
  public:
