@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
 done
 chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome) ||
   { echo "skipped: there is no chromium here" >&2; exit 77; }
-command -v python3 >/dev/null || { echo "skipped: there is no python3 here" >&2; exit 77; }
+python=$(command -v /usr/bin/python3 || command -v python3) || { echo "skipped: there is no python3 here" >&2; exit 77; }
 cluster_begin
 
 # start_ui NAME [ARGS]: sets `page`, its address.
@@ -45,6 +45,7 @@ read -r -t $((60 * slower)) models <&"$fake_out"
 
 start_broker --lease 3s --copy-rate 1Gbit
 regions=(oregon virginia frankfurt) names=(lena "<b>mika</b>" omar)
+[ -z "$pictures" ] || names[1]=mika
 for i in 0 1 2; do
   peer=${names[$i]//[^a-z]/}
   "$weft" join "$BROKER" --token "$PEER_TOKEN" --name "${names[$i]}" --data-dir "$work/peer-$peer" --device cpu:1 --listen 127.0.0.1:0 \
@@ -65,7 +66,7 @@ start_ui locked --key --format json --qr
 locked_page=$page
 
 if [ -n "$pictures" ]; then
-  set -- examples/fashion-mnist/job.yaml --set evaluate_every=60 --set steps=900 --set schedule.warmup_steps=20
+  set -- examples/fashion-mnist/job.yaml --set evaluate_every=40 --set steps=600 --set schedule.warmup_steps=20
 else
   gunzip -c tests/numerics/densenet/model.onnx.gz >"$work/densenet.onnx"
   cp tests/numerics/densenet/{job.yaml,data.npz} "$work/"
@@ -76,5 +77,9 @@ exec {events}<&-  # nobody reads them here: it would stand still once the pipe i
 kill "$submit_pid"; wait "$submit_pid" 2>/dev/null || true; submit_pid=
 
 export CHROMIUM=$chromium WEFT=$weft SLOWER=$slower OPEN_PAGE=$open_page LOCKED_PAGE=$locked_page JOB=$job_number WORK=$work MINUTES=$minutes PICTURES=$pictures
-export PEERS="${names[0]}=${peer_pid[lena]},${names[1]}=${peer_pid[bmikab]},${names[2]}=${peer_pid[omar]}" UI_PID=${peer_pid[page]} BROKER_PID=$broker_pid
-python3 tests/e2e/ui_page.py || fail "the page is not as it should be"
+export PEERS="${names[0]}=${peer_pid[lena]},${names[1]}=${peer_pid[${names[1]//[^a-z]/}]},${names[2]}=${peer_pid[omar]}" UI_PID=${peer_pid[page]} BROKER_PID=$broker_pid
+"$python" tests/e2e/ui_page.py || fail "the page is not as it should be"
+kill -INT "${peer_pid[page]}"
+wait "${peer_pid[page]}" || fail "weft ui ended with exit status $?"
+unset "peer_pid[page]"
+echo "ok: Ctrl-C ends it with exit status 0"
