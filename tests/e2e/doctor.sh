@@ -97,11 +97,11 @@ mkdir -p /run/netns
 in_net() { local net=$1; shift; nsenter "--net=/run/netns/$net" "$@"; }
 add_net() {  # add_net NAME ADDRESS4 ADDRESS6 ROUTER4 ROUTER6
   ip netns add "$1"
-  ip link add "to-$1" type veth peer name up netns "$1"
+  ip link add "to-$1" type veth peer name line netns "$1"
   ip address add "$4/24" dev "to-$1"; ip address add "$5/64" dev "to-$1" nodad; ip link set "to-$1" up
   in_net "$1" ip link set lo up
-  in_net "$1" ip address add "$2/24" dev up; in_net "$1" ip address add "$3/64" dev up nodad
-  in_net "$1" ip link set up up
+  in_net "$1" ip address add "$2/24" dev line; in_net "$1" ip address add "$3/64" dev line nodad
+  in_net "$1" ip link set dev line up
 }
 add_net broker 203.0.113.2 2001:db8::2 203.0.113.1 2001:db8::1
 for home in 1 2; do
