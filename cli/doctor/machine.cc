@@ -110,7 +110,7 @@ std::string cards_text(int cards) {
 
 Check check_device(const std::string& device, const OpenDevice& open) {
   const auto opened = open();
-  if (opened) return {"device", CheckState::Ok, device + ": " + *opened};
+  if (opened) return {"device", CheckState::Ok, device + " works: " + *opened};
   return {"device", CheckState::Stops, device + " does not work: " + opened.error().message,
           device == "cpu" ? "run on another machine" : "put that right, or say --device cpu"};
 }
@@ -188,7 +188,8 @@ Check check_descriptors(const fs::path& root) {
   const std::string key = "Max open files";
   const size_t at = limits ? limits->find(key) : std::string::npos;
   if (at == std::string::npos)
-    return {"descriptors", CheckState::Warning, "the system does not say how many files may be open"};
+    return {"descriptors", CheckState::Warning, "the system does not say how many files may be open",
+            "look whether ulimit -n says 1024 or more"};
   const auto words = words_of(limits->substr(at + key.size()));
   int64_t soft = INT64_MAX;  // "unlimited"
   if (!words.empty()) std::from_chars(words[0].data(), words[0].data() + words[0].size(), soft);

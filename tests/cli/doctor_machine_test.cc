@@ -42,7 +42,7 @@ void expect(const Check& check, CheckState state, const std::string& seen, const
 TEST_F(DoctorMachine, ADeviceThatDoesNotOpenStopsWork) {
   const auto works = [] { return Result<std::string>("oneDNN"); };
   const auto fails = []() -> Result<std::string> { return fail(ErrorCode::Unsupported, "no libcudnn.so.9"); };
-  expect(check_device("cpu", works), CheckState::Ok, "cpu: oneDNN", "");
+  expect(check_device("cpu", works), CheckState::Ok, "cpu works: oneDNN", "");
   expect(check_device("cuda:1", fails), CheckState::Stops, "cuda:1 does not work: no libcudnn.so.9",
          "--device cpu");
 }

@@ -101,9 +101,9 @@ TEST(DoctorWay, AClockIsWrongByWhatTheQuestionCannotExplain) {
   expect(check_clock(1'000'000, 1'000'000, 1'000'100), CheckState::Ok, "as the broker's");
   expect(check_clock(1'000'000, 995'000, 1'009'000), CheckState::Ok, "as the broker's");
   expect(check_clock(1'000'000, 1'003'900, 1'004'000), CheckState::Ok, "as the broker's");
-  expect(check_clock(1'000'000, 4'600'000, 4'600'100), CheckState::Warning, "1h 0m ahead of the broker's",
+  expect(check_clock(1'000'000, 4'600'000, 4'600'100), CheckState::Warning, "1h 00m ahead of the broker's",
          "timedatectl");
-  expect(check_clock(4'600'000, 1'000'000, 1'000'100), CheckState::Warning, "59m 59s behind the broker's");
+  expect(check_clock(4'600'000, 1'000'000, 1'000'100), CheckState::Warning, "1h 00m behind the broker's");
   expect(check_clock(0, 1'000'000, 1'000'100), CheckState::Ok, "not compared");
 }
 
@@ -115,6 +115,7 @@ TEST(DoctorWay, ANatIsSeenByTheAddressThatTheBrokerSees) {
   expect(check_reach("198.51.100.7:1025", "10.0.0.2:4711", is_own), CheckState::Warning,
          "which changes ports (4711 became 1025), as a symmetric one does", "--listen");
   expect(check_reach("", "10.0.0.2:4711", is_own), CheckState::Ok, "not known");
+  expect(check_reach("[::1]:4711", "[::1]:4711", is_own), CheckState::Ok, "the broker is on this machine");
 }
 
 TEST(DoctorWay, ASlowLineAndAnOlderVersionAreWarnings) {
