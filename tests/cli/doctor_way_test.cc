@@ -207,7 +207,7 @@ struct FakeBroker {
   std::map<Digest, std::vector<std::byte>> blobs;
   proto::PutBlob put;  // the one that comes
 
-  void accept(net::ConnectionPtr connection) {
+  void accept(const net::ConnectionPtr& connection) {
     connections.push_back(connection);
     connection->set_limits({.frame_size_max = proto::kMessageSizeMax});
     const std::weak_ptr<net::Connection> weak = connection;
@@ -258,7 +258,7 @@ class DoctorOverSockets : public testing::Test {
     return std::make_unique<Elsewhere>([this](net::Loop& loop) {
       broker_->listener = *net::Listener::open(
           loop, {"127.0.0.1", 0}, {.identity = broker_->identity.get(), .limits = {}, .shape = {}},
-          [broker = broker_.get()](net::ConnectionPtr connection) { broker->accept(std::move(connection)); });
+          [broker = broker_.get()](const net::ConnectionPtr& connection) { broker->accept(connection); });
       endpoint_ = broker_->listener->endpoint();
       return std::shared_ptr<void>(broker_.get(), [](void* fake) {
         static_cast<FakeBroker*>(fake)->connections.clear();
@@ -284,12 +284,12 @@ class DoctorOverSockets : public testing::Test {
     return security::make_token(role, broker_->identity->id());
   }
   // By name; the last of each.
-  std::map<std::string, Check> look(std::optional<security::Token> token) {
+  std::map<std::string, Check> look(const std::optional<security::Token>& token) {
     std::map<std::string, Check> checks;
     net::Loop loop;
     (void)look_at_way(loop,
                       {.broker = endpoint_,
-                       .token = std::move(token),
+                       .token = token,
                        .identity = identity_.get(),
                        .unix_ms = unix_ms_now,
                        .software = "1.0"},
@@ -355,7 +355,7 @@ TEST_F(DoctorOverSockets, WhoHangsUpIsSaidToHangUp) {
 }
 
 TEST_F(DoctorOverSockets, AProxyThatReadsTlsIsNamedByItsCertificate) {
-  const auto files = web::test::files_of_certificate();
+  const auto& files = web::test::files_of_certificate();
   const auto server = web::Server::start({.certificate_file = files.certificate, .key_file = files.key},
                                          web::make_api(std::make_shared<web::test::FakeService>(), {}));
   ASSERT_TRUE(server.has_value()) << server.error().message;
