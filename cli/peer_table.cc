@@ -34,7 +34,7 @@ std::string jobs_text(const proto::PeerStatus& peer) {
   return peer.jobs.empty() ? "" : fmt::format("{}", fmt::join(peer.jobs, ","));
 }
 
-std::string line_of(const proto::PeerStatus& peer, bool with_jobs) {
+std::string peer_line(const proto::PeerStatus& peer, bool with_jobs) {
   std::string line = fmt::format(
       "{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  ", printable(peer.name),
       printable(peer.state), printable(peer.region), printable(peer.device), format_bytes(peer.memory.value),
@@ -51,7 +51,7 @@ std::string disk_line(const proto::PeerList& list) {
                      format_bytes(list.disk_free.value), format_bytes(list.disk_size.value));
 }
 
-std::string json_text(const nlohmann::ordered_json& line) {
+std::string event_line(const nlohmann::ordered_json& line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -67,7 +67,7 @@ std::vector<std::string> peer_table(const proto::PeerList& list, bool all) {
     if (!all && has_gone(peer) && peer.seconds_since_heard > kShownFor)
       ++left_out;
     else
-      lines.push_back(line_of(peer, with_jobs));
+      lines.push_back(peer_line(peer, with_jobs));
   if (left_out > 0)
     lines.push_back(fmt::format("{} more {} gone for over an hour: weft peers --all", left_out,
                                 left_out == 1 ? "has been" : "have been"));
@@ -78,28 +78,28 @@ std::vector<std::string> peer_table(const proto::PeerList& list, bool all) {
 std::vector<std::string> peer_events(const proto::PeerList& list) {
   std::vector<std::string> lines;
   for (const proto::PeerStatus& peer : list.peers)
-    lines.push_back(json_text({{"event", "peer"},
-                               {"peer", to_hex(peer.peer.digest)},
-                               {"name", peer.name},
-                               {"state", peer.state},
-                               {"reason", peer.reason},
-                               {"region", peer.region},
-                               {"owner", peer.owner},
-                               {"device", peer.device},
-                               {"software", peer.software},
-                               {"memory_bytes", peer.memory.value},
-                               {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
-                               {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
-                               {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
-                               {"reachable", peer.reachable},
-                               {"reached", std::string(to_string(peer.reach))},
-                               {"jobs", peer.jobs},
-                               {"seconds_since_heard", peer.seconds_since_heard}}));
+    lines.push_back(event_line({{"event", "peer"},
+                                {"peer", to_hex(peer.peer.digest)},
+                                {"name", peer.name},
+                                {"state", peer.state},
+                                {"reason", peer.reason},
+                                {"region", peer.region},
+                                {"owner", peer.owner},
+                                {"device", peer.device},
+                                {"software", peer.software},
+                                {"memory_bytes", peer.memory.value},
+                                {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
+                                {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
+                                {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
+                                {"reachable", peer.reachable},
+                                {"reached", std::string(to_string(peer.reach))},
+                                {"jobs", peer.jobs},
+                                {"seconds_since_heard", peer.seconds_since_heard}}));
   if (list.disk_size.value > 0)
-    lines.push_back(json_text({{"event", "disk"},
-                               {"blob_bytes", list.blob_bytes.value},
-                               {"free_bytes", list.disk_free.value},
-                               {"size_bytes", list.disk_size.value}}));
+    lines.push_back(event_line({{"event", "disk"},
+                                {"blob_bytes", list.blob_bytes.value},
+                                {"free_bytes", list.disk_free.value},
+                                {"size_bytes", list.disk_size.value}}));
   return lines;
 }
 

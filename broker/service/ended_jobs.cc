@@ -42,7 +42,7 @@ Result<Collected> collect_ended(const fs::path& data_dir, Duration keep, bool tr
   storage::Files files;
   std::optional<storage::FolderLock> lock;
   if (!tries) {
-    WEFT_TRY(storage::FolderLock taken, lock_of(files, data_dir));
+    WEFT_TRY(auto taken, lock_of(files, data_dir));
     lock.emplace(std::move(taken));
   }
   WEFT_TRY(const auto store, open_sqlite_store(data_dir / "broker.sqlite"));

@@ -27,7 +27,7 @@ TEST(JoinLimits, NobodyOffersMoreThanTheMachineHas) {
   EXPECT_FALSE(offer("cuda:0", Bytes{int64_t{80} << 30}, Bytes{int64_t{900} << 30}));
   EXPECT_TRUE(offer("cuda:0", Bytes{int64_t{80} << 30})) << "of its own memory its driver knows";
   EXPECT_TRUE(offer("null:rtx3080", Bytes{int64_t{900} << 30})) << "it computes nothing";
-  EXPECT_TRUE(check_offer(*parse_device("cpu:64"), {.device = Bytes{int64_t{1} << 50}}, {}))
+  EXPECT_TRUE(check_offer(*parse_device("cpu:64"), {.device = Bytes{int64_t{1} << 50}, .host = {}}, {}))
       << "of an unknown machine";
 }
 

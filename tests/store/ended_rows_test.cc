@@ -51,7 +51,8 @@ class EndedRows : public ::testing::Test {
   }
   std::vector<proto::JobNumber> ended() {
     std::vector<proto::JobNumber> numbers;
-    for (const auto& job : *store_->ended_jobs({}, 0, 100)) numbers.push_back(job.status.job);
+    const auto jobs = store_->ended_jobs({}, 0, 100);
+    for (const auto& job : *jobs) numbers.push_back(job.status.job);
     return numbers;
   }
 
