@@ -8,7 +8,7 @@ namespace weft::broker {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr Duration kEvery = std::chrono::seconds(15);
+constexpr Duration kEvery = std::chrono::seconds(5);
 constexpr int kShare = 50;  // looking takes one part of so many of the time
 constexpr int64_t kLow = int64_t{2} << 30, kLowShare = 20;
 }  // namespace

@@ -43,7 +43,7 @@ wait_for_value 'weft_jobs{state="running"}' 1
 [ "$(value 'weft_recoveries_total')" = 0 ] || fail "it counts recoveries that nobody saw"
 [ "$(value 'weft_job_step{job="'"$job_number"'"}')" -ge 5 ] || fail "its step is not told"
 page "$at" | grep '^weft_link_sent_bytes_total{from="[abc]",to="[abc]"} [1-9]' >/dev/null || fail "its links are not told"
-until [ "$(value weft_blob_bytes)" -gt 0 ]; do next_step; done  # it looks every 15 s
+until [ "$(value weft_blob_bytes)" -gt 0 ]; do next_step; done  # it looks every 5 s
 echo "ok: peers, jobs, steps, links and blobs are told"
 
 page "$at" >"$work/page"
