@@ -316,9 +316,11 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
 }
 
 void Checkers::on_peers_published(const proto::PeerList& list, Duration lease) {
+  const auto is_counted = [](const std::string& state) {
+    return state != "gone" && state != "left" && state != "paused" && state != "other version";
+  };
   for (const auto& peer : list.peers)
-    if (peer.state != "gone" && peer.state != "other version" &&
-        peer.seconds_since_heard > seconds(lease + std::chrono::seconds(1)))
+    if (is_counted(peer.state) && peer.seconds_since_heard > seconds(lease + std::chrono::seconds(1)))
       return world_.fail("a peer is still counted, and nothing was heard from it for " +
                          std::to_string(static_cast<int>(peer.seconds_since_heard)) + " s");
 }
