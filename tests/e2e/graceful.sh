@@ -176,6 +176,8 @@ if part full; then
   wait_for_event '"event":"notice"'
   echo "the job's log says: $(field text <<<"$LINE")"
   wait_for_step $((STEP + 20))
+  wait_for_log "$work/broker.log" "blob_refused"
+  echo "the broker says: $LINE"
   echo "ok: the run goes on without copies and checkpoints"
   if fill rest; then fail "the disk is not full"; fi
   wait_for_log "$work/broker.log" "disk_full"
