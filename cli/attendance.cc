@@ -1,5 +1,7 @@
 #include "cli/attendance.h"
 
+#include <algorithm>
+
 #include "cli/quantities.h"
 
 namespace weft::cli {
@@ -22,7 +24,12 @@ std::string Attendance::describe(const Now& now) const {
                   : "paused until `weft pause --off`";
   const auto change = hours_ ? hours_->next_change(now.civil) : std::nullopt;
   const std::string until = change ? " until " + to_string(*change) : "";
-  return is_in_hours(now.civil) ? "at work" + until : "outside of its hours" + until;
+  if (!is_in_hours(now.civil)) return "outside of its hours" + until;
+  if (manners_.may_work()) return "at work" + until;
+  std::string text = "paused: " + manners_.reason();
+  if (const auto ends = manners_.until())
+    text += ", goes on in " + format_duration(std::max(0.0, seconds(*ends - now.clock)));
+  return text;
 }
 
 }  // namespace weft::cli

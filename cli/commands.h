@@ -30,6 +30,7 @@ void add_token(CommandLine program, Command& chosen);
 void add_join(CommandLine program, Command& chosen);
 void add_pause(CommandLine program, Command& chosen);
 void add_doctor(CommandLine program, Command& chosen);
+void add_peer(CommandLine program, Command& chosen);
 void add_service(CommandLine program, Command& chosen);
 void add_submit(CommandLine program, Command& chosen);
 void add_ui(CommandLine program, Command& chosen);

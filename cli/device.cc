@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kThreadsMax = 1024;
 constexpr int kSlowerMax = 1000000;
-constexpr double kOfferedShare = 0.8;                      // of the memory that is free at the start
 constexpr auto kMeasuringMax = std::chrono::seconds(300);  // a few are usual
 
 Result<std::unique_ptr<peer::Backend>> make_cpu(int threads) {
@@ -63,10 +62,10 @@ std::vector<dag::Arithmetic> arithmetic_of(const peer::Backend& backend) {
   return all;
 }
 
-Bytes offered_of(const peer::Backend& backend) {
+Bytes offered_of(const peer::Backend& backend, double share) {
   const auto use = backend.memory();
   const double free = use ? static_cast<double>(use->free.value) : 0;
-  return {static_cast<int64_t>(kOfferedShare * free)};
+  return {static_cast<int64_t>(share * free)};
 }
 
 Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& offered) {
@@ -82,8 +81,8 @@ Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& o
     report.memory = offered.device.value_or(device.catalogue->memory);
     return report;
   }
-  report.memory = offered.device.value_or(offered_of(*backend));
-  if (device.cuda) report.host_memory = offered.host.value_or(offered_by_default());
+  report.memory = offered.device.value_or(offered_of(*backend, offered.share));
+  if (device.cuda) report.host_memory = offered.host.value_or(available_memory(offered.share));
   if (report.memory.value <= 0)
     return fail(ErrorCode::ResourceExhausted,
                 "no memory is free on this machine: say what may be taken, as --memory 4GiB");
@@ -91,7 +90,7 @@ Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& o
   // A GPU's libraries load much of their code when it is first used: what is free is free beside that.
   if (device.cuda && !offered.device) {
     WEFT_TRY_STATUS(backend->synchronize());
-    report.memory = std::min(report.memory, offered_of(*backend));
+    report.memory = std::min(report.memory, offered_of(*backend, offered.share));
   }
   return report;
 }
@@ -154,8 +153,8 @@ Result<proto::DeviceReport> describe(const Device& device, const OfferedMemory& 
 }
 
 Bytes available_memory() { return peer::free_memory().value_or(Bytes{}); }
-Bytes offered_by_default() {
-  return Bytes{static_cast<int64_t>(kOfferedShare * static_cast<double>(available_memory().value))};
+Bytes available_memory(double share) {
+  return Bytes{static_cast<int64_t>(share * static_cast<double>(available_memory().value))};
 }
 
 }  // namespace weft::cli

@@ -26,18 +26,19 @@ Result<Device> parse_device(const std::string& text);
 
 Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device);
 
-// What an owner offers; nothing: most of what is free.
+// What an owner offers; nothing: a share of what is free.
 struct OfferedMemory {
   std::optional<Bytes> device;
   std::optional<Bytes> host;  // beside the memory of a GPU: for copies of the state
+  double share = 0.8;         // of what is free
 };
 // What the peer says of itself: its rates measured here (a few seconds), or the catalogue's. DeviceLost after
 // five minutes: a thread then still waits for the device.
 Result<proto::DeviceReport> describe(const Device& device, const OfferedMemory& offered);
 
-// What this process could still take of the machine's memory, its control group's limits included; and most
-// of that, which is offered when nobody says how much.
+// What this process could still take of the machine's memory, its control group's limits included; and a
+// share of that.
 Bytes available_memory();
-Bytes offered_by_default();
+Bytes available_memory(double share);
 
 }  // namespace weft::cli

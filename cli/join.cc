@@ -11,10 +11,12 @@
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/exit_codes.h"
+#include "cli/guest.h"
 #include "cli/join_devices.h"
 #include "cli/join_limits.h"
 #include "cli/join_options.h"
 #include "cli/log_lines.h"
+#include "cli/notifier.h"
 #include "cli/quantities.h"
 #include "cli/say.h"
 #include "cli/schedule.h"
@@ -155,9 +157,12 @@ Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service)
 }
 
 Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& device) {
-  OfferedMemory offered;
-  for (const auto& [option, text, bytes] : {std::tuple{"--memory", &options.memory, &offered.device},
-                                            {"--host-memory", &options.host_memory, &offered.host}}) {
+  OfferedMemory offered{.device = {}, .host = {}, .share = share_of(options)};
+  const bool of_gpu = device.cuda && !options.gpu_memory.empty();
+  for (const auto& [option, text, bytes] :
+       {std::tuple{of_gpu ? "--gpu-memory" : "--memory", of_gpu ? &options.gpu_memory : &options.memory,
+                   &offered.device},
+        {"--host-memory", &options.host_memory, &offered.host}}) {
     if (text->empty()) continue;
     *bytes = configs::parse_memory(*text);
     if (!*bytes)
@@ -172,15 +177,15 @@ Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& de
 }
 
 Result<std::unique_ptr<web::Server>> start_metrics(const std::string& address,
-                                                   std::shared_ptr<const web::LatestMetrics> metrics) {
+                                                   std::shared_ptr<const web::LatestMetrics> metrics,
+                                                   const std::function<void(const std::string&)>& log) {
   const auto endpoint = net::parse_endpoint(address);
   if (!endpoint) return fail(endpoint.error().within("--metrics"));
   auto server = web::serve_metrics(*endpoint, std::move(metrics));
   if (!server) return fail(server.error().within("--metrics"));
-  say(stderr, "info metrics address=http://{}/metrics\n", net::to_string((*server)->endpoint()));
+  log(fmt::format("info metrics address=http://{}/metrics", net::to_string((*server)->endpoint())));
   if (!web::is_loopback(*endpoint))
-    say(stderr,
-        "warning metrics_are_open reason=\"other machines reach them, and nobody is asked a token\"\n");
+    log("warning metrics_are_open reason=\"other machines reach them, and nobody is asked a token\"");
   return server;
 }
 
@@ -192,31 +197,49 @@ Result<uint32_t> parse_jobs(const std::string& text) {
               "--jobs: '" + text + "' is neither 1 nor 2: one that trains, and one that serves beside it");
 }
 
-Attending attending_of(peer::PeerServiceOptions service, const std::optional<Schedule>& hours) {
-  Attending attending{.service = std::move(service), .attendance = Attendance(hours)};
-  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid()),
-                                       attending.service.hello.name))
-    attending.control = std::move(*control);
-  else
-    say(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);
-  return attending;
+// What this peer offers, measured: a few seconds in which it computes.
+Status measure(const JoinOptions& options, const Device& device, const OfferedMemory& offered, uint32_t jobs,
+               peer::PeerServiceOptions& service) {
+  Result<proto::DeviceReport> described = describe(device, offered);
+  if (!described && described.error().code == ErrorCode::DeviceLost)
+    end_at_once(fail(described.error()));  // perhaps it never answers
+  WEFT_TRY(proto::DeviceReport report, std::move(described));
+  report.region = options.region;
+  report.owner = options.owner;
+  report.stages = jobs;
+  service.memory_free = [offered = report.memory, own = device.cuda.has_value()] {
+    return own ? offered
+               : std::min(offered, available_memory());  // memory of its own: no other process takes it
+  };
+  service.log(
+      fmt::format("info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
+                  "memory_gbytes_per_second={:.1f} "
+                  "memory_offered={} fingerprint=\"{}\"",
+                  report.device, report.rates.matmul_flops_per_second / 1e9,
+                  report.rates.convolution_flops_per_second / 1e9, report.rates.memory_bytes_per_second / 1e9,
+                  report.memory.value, report.fingerprint));
+  service.hello.device = std::move(report);
+  return {};
 }
 
 Result<int> run_join(const JoinOptions& options) {
   peer::PeerServiceOptions service;
   WEFT_TRY(service.broker, net::parse_endpoint(options.broker));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
-  WEFT_TRY(const Device device, parse_device(options.devices.front()));
+  WEFT_TRY(const std::string device_text, device_with_cpus(options.devices.front(), options));
+  WEFT_TRY(const Device device, parse_device(device_text));
   WEFT_TRY(const OfferedMemory offered, parse_offered(options, device));
   WEFT_TRY_STATUS(check_offer(device, offered, this_machine()));
   WEFT_TRY(const uint32_t jobs, parse_jobs(options.jobs));
   WEFT_TRY_STATUS(set_listen(options, service));
   WEFT_TRY(const Caps caps, parse_caps(options));
+  WEFT_TRY(const peer::MannersRules rules, manners_of(options));
   std::optional<Schedule> hours;
   if (!options.schedule.empty()) {
     WEFT_TRY(hours, Schedule::parse(options.schedule));
   }
   WEFT_TRY_STATUS(set_disk_max(options));
+  if (options.guest) give_way_to_others();
 
   fs::path folder = options.data_dir;
   if (folder.empty()) {
@@ -241,44 +264,36 @@ Result<int> run_join(const JoinOptions& options) {
   service.broker_key = token.broker;
   service.dials_private = options.dials_private;
   service.identity = identity.get();
-  service.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
+  const auto lines = options.format == "json" ? LogLines::of_json() : std::make_shared<LogLines>();
+  const auto log = [lines](const std::string& line) { (*lines)(line); };
+  service.log = log;
   service.make_backend = [device] { return make_backend(device); };
   service.hello.software = WEFT_VERSION;
   service.hello.role = proto::Role::Peer;
   service.hello.token = proto::TokenProof{token.id, token.secret.bytes};
   service.hello.name = options.name.empty() ? host_name() : options.name;
-  Result<proto::DeviceReport> described = describe(device, offered);
-  if (!described && described.error().code == ErrorCode::DeviceLost)
-    end_at_once(fail(described.error()));  // perhaps it never answers
-  WEFT_TRY(proto::DeviceReport report, std::move(described));
-  report.region = options.region;
-  report.owner = options.owner;
-  report.stages = jobs;
-  service.memory_free = [offered = report.memory, own = device.cuda.has_value()] {
-    return own ? offered
-               : std::min(offered, available_memory());  // memory of its own: no other process takes it
+  Attending attending{.service = std::move(service), .attendance = Attendance(hours, rules)};
+  attending.prepare = [&](peer::PeerServiceOptions& of) {
+    return measure(options, device, offered, jobs, of);
   };
-  say(stderr,
-      "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
-      "memory_gbytes_per_second={:.1f} "
-      "memory_offered={} fingerprint=\"{}\"\n",
-      report.device, report.rates.matmul_flops_per_second / 1e9,
-      report.rates.convolution_flops_per_second / 1e9, report.rates.memory_bytes_per_second / 1e9,
-      report.memory.value, report.fingerprint);
-  service.hello.device = std::move(report);
-
-  Attending attending = attending_of(std::move(service), hours);
+  if (options.guest || has_rules(rules)) attending.watch = machine_watch(rules, device.cuda.has_value());
+  if (options.guest) attending.notify = Notifier();
+  attending.root = machine_root();
+  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid()),
+                                       attending.service.hello.name))
+    attending.control = std::move(*control);
+  else
+    log(fmt::format("warning cannot_be_paused reason=\"{}\"", control.error().message));
   if (!options.emulate_as.empty()) attending.reload = reload;
   attending.on_reload = [&] {
     const Status changed = change_lines(options, caps, open);
-    say(stderr, "{}\n",
-        changed ? "info lines_changed"
+    log(changed ? "info lines_changed"
                 : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
   };
   std::unique_ptr<web::Server> metrics;
   if (!options.metrics.empty()) {
     attending.metrics = std::make_shared<web::LatestMetrics>();
-    WEFT_TRY(metrics, start_metrics(options.metrics, attending.metrics));
+    WEFT_TRY(metrics, start_metrics(options.metrics, attending.metrics, log));
   }
   return attend(std::move(attending));
 }
@@ -301,8 +316,8 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     WEFT_TRY(folder, data_folder());
   }
   // They share the machine's memory, and none sees what the others are about to take.
-  const std::string share =
-      fmt::format("{}MiB", (offered_by_default().value >> 20) / static_cast<int64_t>(options.devices.size()));
+  const std::string share = fmt::format("{}MiB", (available_memory(share_of(options)).value >> 20) /
+                                                     static_cast<int64_t>(options.devices.size()));
   std::vector<std::vector<std::string>> all;
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const std::string& device = options.devices[i];
@@ -341,7 +356,16 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     pass("--disk", options.disk);
     pass("--schedule", options.schedule);
     pass("--jobs", options.jobs);
+    pass("--format", options.format);
     if (options.dials_private) arguments.push_back("--dial-private");
+    if (options.guest) arguments.push_back("--guest");
+    if (of_host) pass("--cpus", options.cpus);
+    if (parsed.cuda) pass("--gpu-memory", options.gpu_memory);
+    pass("--battery", options.battery);
+    pass("--idle", options.idle);
+    pass("--temperature", options.temperature);
+    pass("--settle", options.settle);
+    for (const std::string& program : options.pause_for) pass("--pause-for", program);
     pass("--emulate", options.emulate);
     pass("--region", options.region);
     pass("--owner", options.owner);
@@ -379,6 +403,7 @@ void add_join(CommandLine program, Command& chosen) {
   command.option("--config", options->config,
                  "a YAML file with broker, token and the options here, as host_memory for --host-memory; "
                  "options here win; `weft service install` writes one");
+  command.format(options->format);
   command.option("--name", options->name, "how people shall call this peer; default: the machine's name");
   command
       .option("--device", options->devices,
@@ -405,7 +430,8 @@ void add_join(CommandLine program, Command& chosen) {
   command.option("--disk", options->disk,
                  "the most that this peer may keep on the disk, as 1GiB: with a GPU kernels that it "
                  "compiled, else next to nothing; default: 256MiB, and what NVIDIA's driver keeps");
-  command.option("--schedule", options->schedule,
+  add_guest_options(command, *options);
+  command.option("--schedule,--hours", options->schedule,
                  "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "
                  "22:00-07:00, sat-sun 00:00-24:00\"; outside of them it hands its work over and waits");
   command.option("--jobs", options->jobs,

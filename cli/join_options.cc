@@ -10,20 +10,25 @@ namespace weft::cli {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr size_t kDevicesMax = 64;
+constexpr size_t kListMax = 64;
 
 // `device: cpu`, or a list of them.
-std::vector<std::string> devices_in(const configs::Node& node, configs::MapReader& reader) {
-  std::vector<std::string> devices;
-  if (node.kind != configs::Node::Kind::Sequence) {
-    if (auto device = reader.parse_text(node, "device")) devices.push_back(std::move(*device));
-    return devices;
+void take_list(const char* key, configs::MapReader& reader, std::vector<std::string>& into) {
+  const configs::Node* node = reader.take(key);
+  if (node == nullptr) return;
+  std::vector<std::string> texts;
+  const auto take = [&](const configs::Node& one) {
+    if (auto text = reader.parse_text(one, key)) texts.push_back(std::move(*text));
+  };
+  if (node->kind != configs::Node::Kind::Sequence) {
+    take(*node);
+  } else {
+    if (node->items.empty() || node->items.size() > kListMax)
+      reader.problem(node->where,
+                     "`" + std::string(key) + "` is one, or a list of 1 to " + std::to_string(kListMax));
+    for (const configs::Node& item : node->items) take(item);
   }
-  if (node.items.empty() || node.items.size() > kDevicesMax)
-    reader.problem(node.where, "`device` is one device, or a list of 1 to " + std::to_string(kDevicesMax));
-  for (const configs::Node& item : node.items)
-    if (auto device = reader.parse_text(item, "device")) devices.push_back(std::move(*device));
-  return devices;
+  if (into.empty()) into = std::move(texts);
 }
 
 void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& folder) {
@@ -51,16 +56,22 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
                                   {"download", &options.download},
                                   {"disk", &options.disk},
                                   {"schedule", &options.schedule},
+                                  {"hours", &options.schedule},
                                   {"jobs", &options.jobs},
+                                  {"cpus", &options.cpus},
+                                  {"gpu_memory", &options.gpu_memory},
+                                  {"battery", &options.battery},
+                                  {"idle", &options.idle},
+                                  {"temperature", &options.temperature},
+                                  {"settle", &options.settle},
                                   {"metrics", &options.metrics}})
     take(key, *into);
   take_path("data_dir", options.data_dir);
   take_path("emulate", options.emulate);
   options.dials_private = reader.flag("dial_private", false) || options.dials_private;
-  if (const configs::Node* device = reader.take("device")) {
-    std::vector<std::string> devices = devices_in(*device, reader);
-    if (options.devices.empty()) options.devices = std::move(devices);
-  }
+  options.guest = reader.flag("guest", false) || options.guest;
+  take_list("device", reader, options.devices);
+  take_list("pause_for", reader, options.pause_for);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ void group(const weft::cli::CommandLine& line) {
              {"help", "local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
   line.group("Jobs on a broker",
              {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch", "rm", "ui", "logout"});
-  line.group("Offering this machine", {"join", "pause", "service", "doctor"});
+  line.group("Offering this machine", {"join", "pause", "peer", "service", "doctor"});
   line.group("Running a broker", {"broker", "token", "peers"});
   line.group("Working on weft", {"gradcheck", "conformance", "ops"});
 }
@@ -64,6 +64,7 @@ int run(int argc, char** argv) {
   add_join(line, chosen);
   add_pause(line, chosen);
   add_doctor(line, chosen);
+  add_peer(line, chosen);
   add_service(line, chosen);
   add_broker(line, chosen);
   add_token(line, chosen);

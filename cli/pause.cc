@@ -1,4 +1,5 @@
 // weft pause: tells one's own `weft join` processes on this machine to leave off for a while, or to go on.
+// weft peer status: what they do, and why they do not work.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,9 +49,10 @@ Result<int> run_pause(const PauseOptions& options) {
     all = all && answer.said;
     const std::string& said = answer.said ? *answer.said : answer.said.error().message;
     if (options.format == "json")
-      print_event(fmt::format(R"({{"event":"peer","name":{},"process":{},"reached":{},"says":{}}})",
-                              json_string(answer.name), json_string(answer.process), answer.said.has_value(),
-                              json_string(said)));
+      print_event(
+          fmt::format(R"({{"event":"peer","name":{},"process":{},"reached":{},"works":{},"says":{}}})",
+                      json_string(answer.name), json_string(answer.process), answer.said.has_value(),
+                      answer.said && said.starts_with("at work"), json_string(said)));
     else
       fmt::print("{}: {}\n", shown_name(answer, answers), said);
   }
@@ -68,6 +70,18 @@ void add_pause(CommandLine program, Command& chosen) {
   command.flag("--status", options->status, "only say what they do");
   command.format(options->format);
   command.runs(chosen, [options] { return run_pause(*options); });
+}
+
+void add_peer(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("peer", "the peers of yours on this machine");
+  command.needs_subcommand();
+  CommandLine status = command.subcommand(
+      "status", "what each of them does, and why it does not work: \"paused: on battery\"");
+  auto options = std::make_shared<PauseOptions>(PauseOptions{.length = {}, .status = true});
+  status.option("--format", options->format, "text, or json: one event a line")
+      .one_of({"text", "json"})
+      .shows_default();
+  status.runs(chosen, [options] { return run_pause(*options); });
 }
 
 }  // namespace weft::cli

@@ -3,9 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include "cli/broker_address.h"
 #include "cli/commands.h"
@@ -60,11 +58,6 @@ Status write(const fs::path& path, const std::string& text, uint32_t mode) {
   return {};
 }
 
-// A desktop keeps half of its processors for who sits before it.
-std::string default_device() {
-  return fmt::format("cpu:{}", std::max(1u, std::thread::hardware_concurrency() / 2));
-}
-
 Status write_settings(const ServiceOptions& options, const Places& places) {
   if (fs::exists(places.settings) && !options.replace)
     return fail(ErrorCode::InvalidArgument,
@@ -76,7 +69,7 @@ Status write_settings(const ServiceOptions& options, const Places& places) {
                                                 ": say --token T, @FILE or - for standard input");
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
   PeerSettings settings{options.broker, places.token.filename().string(), options.devices};
-  if (settings.devices.empty()) settings.devices = {default_device()};
+  if (settings.devices.empty()) settings.devices = {"cpu"};
   for (const std::string& device : settings.devices) WEFT_TRY_STATUS(parse_device(device));
   WEFT_TRY_STATUS(write(places.token, security::to_text(token) + "\n", 0600));
   return write(places.settings, settings_text(settings), 0644);
@@ -163,7 +156,7 @@ void add_service(CommandLine program, Command& chosen) {
               "HOST:PORT, as the broker printed it; default: settings that are there already");
   made.option("--token", options->token, "a peer token, @FILE, or - for standard input");
   made.option("--device", options->devices,
-              "as `weft join --device` takes it (may be given again); default: half of the processors")
+              "as `weft join --device` takes it (may be given again); default: cpu, all processors but one")
       .one_value_each();
   made.flag("--replace", options->replace, "write new settings over those that are there");
   made.flag("--no-start", options->no_start, "only write the files");

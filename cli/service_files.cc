@@ -18,16 +18,24 @@ broker: {0}
 # A token, or @ and a file beside this one.
 token: {1}
 
-# What computes: cpu:N is N threads of the processor, cuda the first GPU, cuda:1 the second. A list of devices
-# is a peer for each: [cpu:2, cuda]
+# What computes: cpu is the processor, cuda the first GPU, cuda:1 the second. A list of devices, as [cpu, cuda],
+# is a peer for each.
 device: {2}
+
+# It is a guest of who sits before this machine: half of the free memory, all processors but one, what others
+# leave of those and of the disk, never on battery, and not while a game runs that asks for GameMode. What
+# stands below changes one of these.
+guest: true
 
 # How people see this peer. Default: the machine's name.
 # name: my-desktop
 
-# How much memory the work may take. Default: most of what is free.
+# Threads of the processor. Default: one less than there are.
+# cpus: 2
+# How much memory the work may take. Default: half of what is free.
 # memory: 4GiB
-# With a GPU: how much of the machine's own memory copies of a job's state may take beside it.
+# Of a GPU's memory, and how much of the machine's own copies of a job's state may take beside it.
+# gpu_memory: 6GiB
 # host_memory: 2GiB
 
 # How much of your line the work may take. Default: no limit.
@@ -35,7 +43,18 @@ device: {2}
 # download: 50Mbit
 
 # When it works. Outside of these hours the peer hands its work over and waits.
-# schedule: "mon-fri 20:00-08:00, sat-sun 00:00-24:00"
+# hours: "mon-fri 20:00-08:00, sat-sun 00:00-24:00"
+# Also on battery.
+# battery: true
+# Only once the desktop has called the machine idle for so long.
+# idle: 5m
+# Not while one of these programs runs, or a game asks for GameMode. Default: [gamemode]
+# pause_for: [steam, gamemode]
+# Not while the processor or the GPU is hotter than so many degrees Celsius, until it is 5 cooler.
+# temperature: 85
+# It comes back when there has been no such reason for so long. Default: 10s
+# settle: 30s
+# What it does, and why it does not work: weft peer status
 
 # Jobs that it works on at once: with 2, the default, one that serves may stand beside one that trains.
 # jobs: 1
@@ -62,7 +81,11 @@ RestartPreventExitStatus=2 3
 # SIGTERM hands the work over at a checkpoint, which takes a while.
 KillSignal=SIGTERM
 TimeoutStopSec=120
-Nice=5
+# Whoever else is at the machine comes first.
+Nice=19
+CPUWeight=idle
+IOSchedulingClass=idle
+OOMScoreAdjust=500
 UMask=0077
 NoNewPrivileges=yes
 

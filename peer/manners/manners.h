@@ -57,7 +57,7 @@ class Manners {
   std::vector<std::string> reasons(const MannersReadings& readings) const;
   std::optional<std::string> of_heat(const MannersReadings& readings) const;
 
-  const MannersRules rules_;
+  MannersRules rules_;
   bool paused_ = false, too_hot_ = false, only_sleep_ = false;
   std::string reason_;
   std::optional<Instant> calm_since_;

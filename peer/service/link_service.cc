@@ -88,6 +88,12 @@ void LinkService::expect(uint64_t generation, std::vector<dag::RowSpec> edges) {
   });
 }
 
+void LinkService::lose_connections(const Error& error) {
+  loop_.post([this, error] {
+    for (const auto& [generation, open] : stages_) open.links->lose_connections(error);
+  });
+}
+
 void LinkService::invite(const proto::Secret& ticket) {
   loop_.post([this, ticket] {
     for (const auto& [generation, open] : stages_) open.links->on_invitation(ticket);

@@ -62,6 +62,8 @@ class LinkService {
   // What comes on each edge of a pass (Links::expect).
   void expect(uint64_t generation, std::vector<dag::RowSpec> edges);
   void invite(const proto::Secret& ticket);
+  // As if each connection of a stage were lost (Links::lose_connections).
+  void lose_connections(const Error& error);
   // Measures a link; a stage that is opened ends it.
   void probe(const proto::ProbeLink& probe);
   void send(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor payload);

@@ -269,6 +269,12 @@ void Links::on_lost(plan::Seat seat, uint64_t number, const Error& error) {
   if (link.channels.contains(number)) act(link, link.machine->on_lost(options_.loop->now(), number, error));
 }
 
+void Links::lose_connections(const Error& error) {
+  for (auto& [seat, link] : links_)
+    for (const uint64_t number : link.channels.heard(/*all=*/true))
+      if (!failed_) on_lost(seat, number, error);
+}
+
 void Links::on_tick() {
   const Instant now = options_.loop->now();
   for (auto& [seat, link] : links_) {

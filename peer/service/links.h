@@ -65,6 +65,8 @@ class Links {
                                                  const proto::LinkHello& hello);
   void on_invitation(const proto::Secret& ticket);
   void on_tick();  // several times a second
+  // As if each connection were lost: what is to be sent and has not come goes over another one.
+  void lose_connections(const Error& error);
 
   // A tensor as its header says it travels: sent now, or as soon as the link is up again. May call on_down.
   void send(plan::Seat seat, const proto::TensorHeader& header, const dag::Tensor& payload);

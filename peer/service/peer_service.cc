@@ -165,6 +165,17 @@ void PeerService::request_drain(proto::Drain goodbye) {
   });
 }
 
+void PeerService::woke(Duration slept) {
+  loop_.post([this, slept] {
+    if (!peer_) return;
+    const auto length = std::chrono::round<std::chrono::seconds>(slept).count();
+    const Error error{ErrorCode::Unavailable, "this machine slept for " + std::to_string(length) + " s"};
+    links_->lose_connections(error);
+    carry_out(peer_->on_lost(loop_.now(), error));
+    drop_control();
+  });
+}
+
 void PeerService::stop() { loop_.stop(); }
 
 void PeerService::tick() {

@@ -58,6 +58,9 @@ class PeerService {
   void request_drain(proto::Drain goodbye = {});
   void stop();
   PeerActivity activity() { return peer_ ? work_.activity(*peer_) : PeerActivity{}; }  // on run()'s loop
+  // The machine slept, and this process with it: nobody knows what became of its connections. They are
+  // dropped and made anew, the broker's first, which says whether the stages go on.
+  void woke(Duration slept);
   // After run(): whether the device lets go of its threads within that time. If not, this cannot be
   // destroyed: the process ends as it is (ComputeService::rest).
   bool rest(Duration within);

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "cli/broker_address.h"
+#include "cli/guest.h"
 #include "cli/join_options.h"
 #include "cli/service_files.h"
 #include "tests/cli/process.h"
@@ -65,8 +66,8 @@ TEST_F(ServiceTest, InstallWritesWhatJoinReads) {
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(options.broker, "example.org:7700");
   EXPECT_EQ(options.token, "@" + home("weft/peer.token").string());
-  ASSERT_EQ(options.devices.size(), 1u);
-  EXPECT_TRUE(options.devices.front().starts_with("cpu:")) << options.devices.front();
+  EXPECT_EQ(options.devices, std::vector<std::string>{"cpu"});
+  EXPECT_TRUE(options.guest);
   EXPECT_NE(text_of(home("systemd/user/weft-peer.service")).find("join --config \"" + options.config + "\""),
             std::string::npos);
 }
@@ -83,13 +84,23 @@ TEST_F(ServiceTest, EveryCommentedSettingIsOneThatJoinKnows) {
     keys += is_key;
     all += (is_key ? line.substr(2) : line) + "\n";
   }
-  EXPECT_EQ(keys, 10u) << all;
+  EXPECT_EQ(keys, 17u) << all;
   JoinOptions options = with_config(scratch_.write("all.yaml", all));
   const Status read = read_join_config(options);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(options.devices, (std::vector<std::string>{"cpu:2", "cuda"}));
   EXPECT_EQ(options.schedule, "mon-fri 20:00-08:00, sat-sun 00:00-24:00");
   EXPECT_EQ(options.jobs, "1");
+  EXPECT_EQ(options.pause_for, (std::vector<std::string>{"steam", "gamemode"}));
+  EXPECT_EQ(options.gpu_memory, "6GiB");
+  const auto rules = manners_of(options);
+  ASSERT_TRUE(rules) << rules.error().message;
+  EXPECT_TRUE(rules->on_battery);
+  EXPECT_TRUE(rules->pause_for_games);
+  EXPECT_EQ(rules->pause_for, std::vector<std::string>{"steam"});
+  EXPECT_EQ(rules->idle, std::chrono::minutes(5));
+  EXPECT_EQ(rules->settle, std::chrono::seconds(30));
+  EXPECT_EQ(rules->celsius_max, 85);
   EXPECT_EQ(options.advertise, "my-desktop.example.org:7701");
 }
 

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -54,7 +55,6 @@ const Library& library() {
 
 struct FakeBus::Server {
   FakeBus& of;
-  std::atomic<int>& delay_end;
 
   int refuse(void* message, const char* why) const {
     return library().refuse(message, "org.freedesktop.DBus.Error.ServiceUnknown", "%s", why);
@@ -66,8 +66,8 @@ struct FakeBus::Server {
     if (::pipe2(ends, O_CLOEXEC) != 0) return refuse(message, "no pipe");
     const int answered = library().reply(message, "h", ends[1]);
     ::close(ends[1]);
-    const int before = delay_end.exchange(ends[0]);
-    if (before >= 0) ::close(before);
+    MutexLock lock(of.mutex_);
+    of.delays_.push_back(ends[0]);
     return answered;
   }
   int get(void* message) const {
@@ -111,14 +111,18 @@ FakeBus::~FakeBus() {
   ends_ = true;
   thread_.join();
   ::close(listening_);
-  if (delay_end_ >= 0) ::close(delay_end_);
+  MutexLock lock(mutex_);
+  for (const int end : delays_) ::close(end);
 }
 
 std::string FakeBus::address() const { return "unix:path=" + socket_.string(); }
 
 bool FakeBus::is_delayed() const {
-  pollfd end{.fd = delay_end_, .events = POLLIN, .revents = 0};
-  return delay_end_ >= 0 && ::poll(&end, 1, 0) == 0;  // the other end is open still
+  MutexLock lock(mutex_);
+  return std::any_of(delays_.begin(), delays_.end(), [](int number) {
+    pollfd end{.fd = number, .events = POLLIN, .revents = 0};
+    return ::poll(&end, 1, 0) == 0;  // the other end is open still
+  });
 }
 
 void FakeBus::run() {
@@ -126,24 +130,27 @@ void FakeBus::run() {
     pollfd door{.fd = listening_, .events = POLLIN, .revents = 0};
     if (::poll(&door, 1, 20) <= 0) continue;
     const int client = ::accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (client < 0) continue;
-    Server server{*this, delay_end_};
-    void* bus = nullptr;
-    library().make(&bus);
-    library().set_fd(bus, client, client);
-    library().set_server(bus, 1, Id{.words = {1, 2}});
-    library().negotiate_fds(bus, 1);
-    library().add_filter(
-        bus, nullptr,
-        [](void* message, void* user, void*) { return static_cast<Server*>(user)->answer(message); },
-        &server);
-    bool is_open = library().start(bus) >= 0;
-    while (is_open && !ends_) {
-      const int did = library().process(bus, nullptr);
-      is_open = did >= 0 && (did > 0 || library().wait(bus, 20'000) >= 0);
-    }
-    library().close(bus);
+    if (client >= 0) clients_.emplace_back([this, client] { serve(client); });
   }
+  for (std::thread& client : clients_) client.join();
+}
+
+void FakeBus::serve(int client) {
+  Server server{*this};
+  void* bus = nullptr;
+  library().make(&bus);
+  library().set_fd(bus, client, client);
+  library().set_server(bus, 1, Id{.words = {1, 2}});
+  library().negotiate_fds(bus, 1);
+  library().add_filter(
+      bus, nullptr,
+      [](void* message, void* user, void*) { return static_cast<Server*>(user)->answer(message); }, &server);
+  bool is_open = library().start(bus) >= 0;
+  while (is_open && !ends_) {
+    const int did = library().process(bus, nullptr);
+    is_open = did >= 0 && (did > 0 || library().wait(bus, 20'000) >= 0);
+  }
+  library().close(bus);
 }
 
 }  // namespace weft::test

@@ -1,11 +1,14 @@
-// A bus of the desktop that is none: one client's other end, which plays the bus, logind and GameMode. By
-// sd-bus, as the client is; on a thread of its own.
+// A bus of the desktop that is none: its clients' other end, which plays the bus, logind and GameMode. By
+// sd-bus, as they are; on a thread for each.
 #pragma once
 
 #include <atomic>
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include "base/mutex.h"
 
 namespace weft::test {
 
@@ -33,10 +36,13 @@ class FakeBus {
 
  private:
   void run();
+  void serve(int client);
   const std::filesystem::path socket_;
   int listening_ = -1;
-  std::atomic<int> delay_end_ = -1;  // of a pipe, whose other end the client has
+  mutable Mutex mutex_;
+  std::vector<int> delays_ WEFT_GUARDED_BY(mutex_);  // an end of a pipe, whose other one a client has
   std::atomic<bool> ends_ = false;
+  std::vector<std::thread> clients_;  // the listening thread's
   std::thread thread_;
 };
 
