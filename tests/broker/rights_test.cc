@@ -286,6 +286,34 @@ TEST(SentAway, OfOneTokenSoManyKeysAreKnown) {
 }
 
 // Who fails stage after stage is left out, for longer and longer; others' jobs do not find it either.
+// What a peer says of itself is shown, and can be no more than a line.
+TEST(Away, APeerThatLeavesSaysWhy) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  come(world, 100, 150);
+  const auto state_of_first = [&] {
+    world.receive(100, proto::ListPeers{});
+    for (const auto& peer : last<proto::PeerList>(world, 100).peers)
+      if (peer.peer.digest.bytes[0] == 1) return peer.state;
+    return std::string("unknown");
+  };
+  world.receive(1, proto::PeerLog{"paused: on battery\nand more"});
+  world.receive(1, proto::Drain{});
+  EXPECT_EQ(state_of_first(), "draining");
+  world.step(Disconnected{1, "it left"});
+  EXPECT_EQ(state_of_first(), "away: paused: on battery?and more");
+  world.join(3, 1);
+  EXPECT_EQ(state_of_first(), "pool");
+  world.receive(3, proto::PeerLog{std::string(5000, 'x')});
+  world.receive(3, proto::Drain{});
+  world.step(Disconnected{3, "it left"});
+  EXPECT_LT(state_of_first().size(), 256u) << "a name's bound: clients read it";
+  world.join(4, 1);
+  world.step(Disconnected{4, "it was lost"});
+  EXPECT_EQ(state_of_first(), "gone") << "what it said before is over";
+}
+
 TEST(SentAway, WhoFailsStageAfterStageIsLeftOut) {
   World world({}, {.software = "0.1.0", .failure_pause = {}, .failure_pause_max = {}});
   world.join(1, 1);

@@ -289,6 +289,24 @@ TEST_P(CutLinksTest, EachTensorOnceOverSeveralConnections) {
   exchange_with_cuts(static_cast<uint64_t>(GetParam()), /*relayed=*/false, /*swallows=*/GetParam() % 2 == 0);
 }
 
+// As when a machine wakes: one side knows that its connections are worth nothing.
+TEST_P(CutLinksTest, EachTensorOnceWhenASideGivesItsConnectionsUp) {
+  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+  begin(/*relayed=*/GetParam() % 2 == 0);
+  Rng rng(static_cast<uint64_t>(GetParam()), 0);
+  uint64_t next = rng.below(40);
+  int given_up = 0;
+  exchange(250, [&](uint64_t came) {
+    if (came < next) return;
+    next = came + rng.below(40);
+    ++given_up;
+    loop.post([this, stage = rng.below(2)] {
+      nodes[stage].links->lose_connections({ErrorCode::Unavailable, "this machine slept"});
+    });
+  });
+  EXPECT_GT(given_up, 5);
+}
+
 // ---- several connections
 
 TEST_F(LinksTest, FarAwaySeveralConnectionsCarryIt) {
