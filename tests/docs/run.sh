@@ -35,7 +35,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 unset WEFT WEFT_BROKER WEFT_TOKEN XDG_CONFIG_HOME XDG_DATA_HOME
 export HOME=$work/home XDG_RUNTIME_DIR=$work/runtime PATH=$work/bin:$PATH
-mkdir -p -m 700 "$work/home" "$work/runtime" "$work/bin" "$work/here"
+mkdir -p -m 700 "$work/home" "$work/runtime" "$work/bin" "$work/fashion"
 ln -s "$weft" "$work/bin/weft"
 
 free_port() {
@@ -96,7 +96,7 @@ compare_lines() {  # compare_lines PRINTED_FILE EXPECTED...
 run_command() {  # run_command COMMAND EXPECTED...; without EXPECTED anything may be printed
   local command code=0
   command=$(localized "$1"); shift
-  (cd "$work/here" && timeout "$patience" bash -euo pipefail -c "$command") >"$work/out" 2>&1 </dev/null || code=$?
+  (cd "$work/fashion" && timeout "$patience" bash -euo pipefail -c "$command") >"$work/out" 2>&1 </dev/null || code=$?
   [ "$code" = 0 ] || { cat "$work/out" >&2; fail "ended with $code: $command"; }
   [ $# = 0 ] || compare_lines "$work/out" "$@"
 }
@@ -117,7 +117,7 @@ start_command() {  # start_command COMMAND EXPECTED...
   local command line pipe=$work/pipe.$block printed expected
   command=$(localized "$1"); shift
   mkfifo "$pipe"
-  (cd "$work/here" && HOME=$work/home.$block exec bash -c "exec $command") >"$pipe" 2>&1 </dev/null &
+  (cd "$work/fashion" && HOME=$work/home.$block exec bash -c "exec $command") >"$pipe" 2>&1 </dev/null &
   pids+=($!)
   exec {printed}<"$pipe"
   for expected in "$@"; do
@@ -143,7 +143,7 @@ run_block() {  # run_block DIRECTIVE LANGUAGE LINES...
   shift 2
   case "$directive $language" in
     skip*) skipped=$((skipped + 1)); echo "skipped $place: ${directive#skip }"; return ;;
-    file*) printf '%s\n' "$@" >"$work/here/${directive#file }" ;;
+    file*) printf '%s\n' "$@" >"$work/fashion/${directive#file }" ;;
     "stays console") run_console start_command "$@" ;;
     " console") run_console run_command "$@" ;;
     " python") run_python "$@"; return ;;
@@ -177,6 +177,6 @@ run_page() {
 pages=("$@")
 [ $# -gt 0 ] || mapfile -t pages < <(printf '%s\n' "$root"/README.md; find "$root/docs" -name '*.md' | sort)
 block=0 place=start
-(cd "$work/here" && cp "$root/examples/fashion-mnist/model.onnx" . && cp "$root/examples/gpt/model.onnx" gpt.onnx && "$maker" train.npz 2000 && "$maker" test.npz 500)
+(cd "$work/fashion" && cp "$root/examples/fashion-mnist/model.onnx" . && cp "$root/examples/gpt/model.onnx" gpt.onnx && "$maker" train.npz 2000 && "$maker" test.npz 500)
 for page in "${pages[@]}"; do run_page "$page"; done
 echo "ok: $ran blocks ran, $skipped were skipped, $others are none to run"
