@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/live_line.h"
+#include "cli/progress.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/stage_watch.h"
@@ -42,7 +43,11 @@ class TextReport : public Report {
 
   void show_at(const RunEvent& event, int64_t unix_ms) override {
     unix_ms_ = unix_ms;
+    saving_.reset();
     std::visit([this](const auto& e) { on(e); }, event);
+    // Behind the last step comes what may take long and says nothing.
+    const bool is_behind = steps_ > 0 && step_.step >= steps_ && !is_over_;
+    if (is_behind) saving_.emplace("the last step is done; evaluating and saving what was learnt");
   }
   void make_way() override { end_live(); }
   bool is_unread() const override { return live_.is_unread(); }
@@ -137,6 +142,7 @@ class TextReport : public Report {
     std::fprintf(stderr, "warning: %s\n", e.text.c_str());
   }
   void on(const train::ResultEvent& e) {
+    is_over_ = true;
     end_live();
     if (e.failed || !e.diverged.empty())
       return line(fmt::format("failed after step {} of {}", e.steps, steps_));
@@ -159,6 +165,7 @@ class TextReport : public Report {
   void on(const SubmittedEvent& e) { line(fmt::format("job {}", e.job)); }
   void on(const StateEvent& e) {
     if (e.state != "running") end_live();
+    is_over_ = e.state == "finished" || e.state == "failed" || e.state == "stopped";
     line(fmt::format("job {}: {}{}", e.job, e.state, e.reason.empty() ? "" : ": " + e.reason));
   }
   void on(const PlanEvent& e) {
@@ -171,6 +178,7 @@ class TextReport : public Report {
     if (open_) live_.rewrite(step_parts());
   }
   void on(const EndEvent& e) {
+    is_over_ = true;
     end_live();
     if (!e.output.empty())
       line(fmt::format("wrote {}{}", e.output.string(),
@@ -183,7 +191,9 @@ class TextReport : public Report {
 
   LiveLine live_;
   TextOptions options_;
-  int64_t unix_ms_ = 0;           // of what is being shown
+  int64_t unix_ms_ = 0;   // of what is being shown
+  bool is_over_ = false;  // the result, or the end, was shown
+  std::optional<Patience> saving_;
   bool open_ = false;             // there is a live line
   std::optional<Instant> drawn_;  // when last
   StageWatch watch_;

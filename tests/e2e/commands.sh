@@ -97,6 +97,19 @@ refused 3 'no job 1 of yours' status 1
 refused 3 'no job 1 of yours' rm 1
 [ "$("$weft" submit "$job" --set steps=1 --detach 2>>"$work/submit.log")" = 2 ] || fail "the number of a job that was removed is given again"
 
+# Who follows a job from before it is planned is told how many steps there are once that is known.
+"$weft" logs -f 2 >"$work/second.log"
+lose_peer one
+lose_peer two
+third=$("$weft" submit "$job" --set steps=30 --detach 2>>"$work/submit.log")
+"$weft" logs -f "$third" >"$work/third.log" &
+follower=$!
+wait_for_log "$work/third.log" 'waits for peers'
+start_peer again --device cpu:1
+wait "$follower" || fail "weft logs -f: $(cat "$work/third.log")"
+grep -q 'step 30/30' "$work/third.log" || fail "weft logs -f does not show the last step"
+! grep -q '/0' "$work/third.log" || fail "weft logs -f shows steps of none: $(grep '/0' "$work/third.log")"
+
 # Who is sent away with a token that is revoked is told so, as who revokes it was.
 id=$("$weft" token list --data-dir "$work/broker" --format json | grep '"role":"submitter"' | head -n 1 | field id)
 "$weft" token revoke "$id" --data-dir "$work/broker" | grep -q 'who was admitted by it is sent away' || fail "weft token revoke"
