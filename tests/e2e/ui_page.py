@@ -53,7 +53,7 @@ def shows_what_the_log_says(page):
 def shows_the_pipeline(page):
     page.wait("two stages that work", "document.querySelectorAll('#pipeline > li').length === 2 && /smaller/.test(document.getElementById('pipeline').innerText)")
     text = page.run("document.getElementById('pipeline').innerText")
-    check("KiB a step" in text and "busy" in text and "smaller" in text, "stages show their links' bytes, codec and waiting", text)
+    check("KiB a step" in text and "busy" in text and "int8: " in text, "stages show their links' bytes, codec and waiting", text)
     check(page.run("document.querySelectorAll('#peers > li').length") == 3, "three peers are listed")
     check("<b>mika</b>" in page.run("document.getElementById('peers').innerText") and page.run("document.querySelectorAll('#peers b').length") == 0,
           "what a peer calls itself is text and no markup")

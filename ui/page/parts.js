@@ -78,17 +78,26 @@ export function showJob(job, curves) {
   const hasSteps = curves.step.length > 0;
   byId('figures').dataset.step = curves.step.at(-1) ?? 0;  // whose loss it is
   document.querySelector('.charts').hidden = !hasSteps;
+  const hasNone = job.state === 'running' && job.steps === 0 && job.step === 0;
   show(byId('charts-none'), !hasSteps && !hasEnded(job));
+  setText(byId('charts-none'), hasNone ? 'This job serves a model or predicts: it has no steps, and no curves.'
+                                       : 'No step is done yet: the curves begin with the first one.');
 }
 
 // ---- the pipeline
 
-function linkText(link) {
+// What the plan calls its links' codec, where they all have one.
+function codecOf(job) {
+  const said = job.plan.map((line) => /compressed as (.+?): /.exec(line)?.[1]).find(Boolean);
+  return said && !said.includes(' ') ? said : '';
+}
+
+function linkText(link, codec) {
   let text = '';
   const sends = link.bytes >= 64;  // less are acknowledgements alone
   if (sends) text = `${bytes(link.bytes)} a step`;
   if (link.encoded > 0) {
-    text += `, ${(link.dense / link.encoded).toFixed(1)} × smaller`;
+    text += `, ${codec ? `${codec}: ` : ''}${(link.dense / link.encoded).toFixed(1)} × smaller`;
     if (link.error !== null) text += ` (${(100 * link.error).toPrecision(2)} % off)`;
   }
   if (link.relay) text += `${text ? ', ' : ''}through the broker`;
@@ -115,7 +124,7 @@ export function showPipeline(job, peers) {
   const stages = job.stages, running = !hasEnded(job);
   show(byId('pipeline-box'), stages.length > 0 && running);
   const states = new Map(peers.list.map((peer) => [peer.peer, peer.state]));
-  const slow = slowest(stages);
+  const slow = slowest(stages), codec = codecOf(job);
   keep(byId('pipeline'), stages, (stage) => `${stage.stage}.${stage.replica}`, makeStage, (box, stage) => {
     const [head, who, meter, busy, links] = box.children;
     const state = states.get(stage.peer) ?? 'active';
@@ -128,7 +137,7 @@ export function showPipeline(job, peers) {
     meter.value = Math.min(1, stage.busy);
     meter.setAttribute('aria-label', `${seat(stage)} busy`);
     setText(busy, `${share(stage.busy)} busy`);
-    const told = stage.links.map((link) => ({link, text: linkText(link)})).filter((one) => one.text);
+    const told = stage.links.map((link) => ({link, text: linkText(link, codec)})).filter((one) => one.text);
     keep(links, told, (one) => seat(one.link), () => make('li'),
          (item, one) => setText(item, `${one.link.stage > stage.stage ? '→' : '←'} ${seat(one.link)}: ${one.text}`));
   });
