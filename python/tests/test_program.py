@@ -251,6 +251,28 @@ class Interrupts(Case):
         self.assertEqual([call["arguments"][0] for call in calls], ["logs"])  # nobody said stop
         self.assertFalse(is_alive(calls[-1]["pid"]))
 
+    def test_detaches_also_from_within_the_loop(self):
+        self.fake(STEPS + "    time.sleep(600)\n")
+        code, out, err = self.interrupted("""\
+            import signal
+            before = signal.getsignal(signal.SIGINT)
+            try:
+                for e in weft.job(3).events():
+                    if e.step == 3:
+                        print("ready", flush=True)
+                        while True:
+                            pass
+            except KeyboardInterrupt:
+                del e
+                print("detached")
+            import gc
+            gc.collect()
+            print(signal.getsignal(signal.SIGINT) is before)
+            """)
+        self.assertEqual((code, out), (0, "detached\nTrue\n"))
+        self.assertIn("job 3 goes on; weft.job(3) is the way back", err)
+        self.assertFalse(is_alive(self.calls()[-1]["pid"]))
+
     def test_at_the_end_of_the_script_no_process_is_left(self):
         self.fake(STEPS + "    time.sleep(600)\n")
         code, _, err = self.interrupted("""\

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 from .errors import Diverged, Error, JobFailed, Timeout
 from .events import Event
-from .program import Command, ask, broker_environment, error_of, only_event
+from .program import Command, OnInterrupt, ask, broker_environment, error_of, only_event, say_to_people
 from .weights import load_state, read_arrays
 
 if TYPE_CHECKING:
@@ -38,23 +37,19 @@ class Job:
         """
         result: Optional[Event] = None
         error: Optional[Event] = None
-        with Command(["logs", str(self.number), "--follow", "--format", "json"], self._environment()) as command:
-            try:
-                while True:
-                    event = command.next_event(timeout)
-                    if event is None:
-                        break
-                    if event.kind == "error":
-                        error = event
-                        continue
-                    if event.kind == "result":
-                        result = event
-                    yield event
-                exit_code = command.exit_code()
-            except KeyboardInterrupt:
-                self._say_how_to_come_back()
-                raise
-            raise_failure(result, error, exit_code, command, self.number)
+        arguments = ["logs", str(self.number), "--follow", "--format", "json"]
+        with OnInterrupt(self._say_how_to_come_back), Command(arguments, self._environment()) as command:
+            while True:
+                event = command.next_event(timeout)
+                if event is None:
+                    break
+                if event.kind == "error":
+                    error = event
+                    continue
+                if event.kind == "result":
+                    result = event
+                yield event
+            raise_failure(result, error, command.exit_code(), command, self.number)
 
     def wait(self, timeout: Optional[float] = None) -> Event:
         """Waits for the end: the `result` event. Raises what events() raises; Timeout after `timeout` seconds."""
@@ -108,8 +103,8 @@ class Job:
         return broker_environment(self._broker, self._token)
 
     def _say_how_to_come_back(self) -> None:
-        print(f"\njob {self.number} goes on; weft.job({self.number}) is the way back to it, and "
-              f"weft.job({self.number}).stop() ends it", file=sys.stderr, flush=True)
+        say_to_people(f"job {self.number} goes on; weft.job({self.number}) is the way back to it, and "
+                      f"weft.job({self.number}).stop() ends it")
 
 
 def raise_failure(result: Optional[Event], error: Optional[Event], exit_code: int, command: Any,

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
@@ -16,7 +15,7 @@ from .errors import Error, InvalidArgument, NotFound, Timeout
 from .events import Event, parse_event
 from .jobs import last_event, raise_failure
 from .prepare import Prepared
-from .program import checked_program, end_process, text_of
+from .program import OnInterrupt, checked_program, end_process, say_to_people, text_of
 from .weights import load_state, read_arrays
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 _POLL_SECONDS = 0.02
+_GRACE_SECONDS = 60.0  # for the step at hand and its checkpoint
 
 
 class _Process:
@@ -33,10 +33,13 @@ class _Process:
         self.name = "weft local"
         self._events: IO[bytes] = open(os.path.join(folder, "events.jsonl"), "w+b")
         self._text: IO[bytes] = tempfile.TemporaryFile()
+        self._asked = False
         self.process = subprocess.Popen([checked_program(), "local", *arguments], stdin=subprocess.DEVNULL,
                                         stdout=self._events, stderr=self._text, start_new_session=True)
 
     def events(self, timeout: Optional[float]) -> Iterator[Event]:
+        if self._events.closed:
+            raise InvalidArgument("the run was closed, and its temporary files are gone: read from it before that")
         at, rest = 0, b""
         heard = time.monotonic()
         while True:
@@ -63,13 +66,18 @@ class _Process:
         return self.process.wait()
 
     def close(self) -> None:
-        end_process(self.process)
+        end_process(self.process, _GRACE_SECONDS, asks=not self._asked)
         self._events.close()
         self._text.close()
 
     def interrupt(self) -> None:
-        if self.process.poll() is None:
+        """Asks it to end after its step, with a checkpoint. Asked twice it would end at once, without."""
+        if not self._asked and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
+        self._asked = True
+
+    def is_ending(self) -> bool:
+        return self._asked or self.process.poll() is not None
 
 
 def _finish(process: _Process, folder: str) -> None:
@@ -85,7 +93,6 @@ class LocalRun:
         """What of the model is not exported, and what else is to be known."""
         self._prepared = prepared
         self._arguments = arguments
-        self._checkpoint: Optional[str] = None
         self._work = tempfile.mkdtemp(prefix="weft-run-")
         try:
             self._start([])
@@ -116,24 +123,20 @@ class LocalRun:
         """What happens in the run, from its beginning, until it ends.
 
         A run that fails has its `result` event, where it got so far, and then raises. Timeout is raised where no
-        event comes within `timeout` seconds. Ctrl-C lets the run finish its step and save a checkpoint: resume()
+        event comes within `timeout` seconds. Ctrl-C asks the run to finish its step and save a checkpoint: resume()
         goes on from there.
         """
         result: Optional[Event] = None
         error: Optional[Event] = None
         process = self._process
-        try:
+        with OnInterrupt(self._stop_and_say):
             for event in process.events(timeout):
                 if event.kind == "error":
                     error = event
                     continue
                 if event.kind == "result":
                     result = event
-                    self._checkpoint = event.checkpoint
                 yield event
-        except KeyboardInterrupt:
-            self._stop_and_say()
-            raise
         raise_failure(result, error, process.exit_code(), process, None)
 
     def wait(self, timeout: Optional[float] = None) -> Event:
@@ -147,15 +150,17 @@ class LocalRun:
 
     def resume(self) -> None:
         """Goes on from the checkpoint that it was stopped with."""
-        if self._process.process.poll() is None:
+        if not self._process.is_ending():
             raise InvalidArgument("the run goes on: there is nothing to resume")
-        if self._checkpoint is None:
-            self._take_checkpoint()
-        if self._checkpoint is None:
+        checkpoint = None
+        for event in self._process.events(None):  # it may still be writing it
+            if event.kind == "result":
+                checkpoint = event.checkpoint
+        if checkpoint is None:
             raise NotFound("there is no checkpoint: the run was not stopped after a step")
         self._end.detach()
         self._process.close()
-        self._start(["--resume", self._checkpoint])
+        self._start(["--resume", str(checkpoint)])
 
     def fetch(self, path: "str | os.PathLike[str]") -> Event:
         """Waits for the end, and copies the trained ONNX file, with its data where they lie beside it."""
@@ -193,19 +198,6 @@ class LocalRun:
             raise Error("the run was stopped, and has written no trained model: resume() goes on")
         return str(result.output)
 
-    def _take_checkpoint(self) -> None:
-        for event in self._process.events(None):
-            if event.kind == "result":
-                self._checkpoint = event.checkpoint
-
     def _stop_and_say(self) -> None:
-        """On Ctrl-C; a second one ends it at once."""
-        print("\nthe run stops after this step", file=sys.stderr, flush=True)
+        say_to_people("the run stops after this step and saves a checkpoint; resume() goes on from there")
         self._process.interrupt()
-        try:
-            self._take_checkpoint()
-        except BaseException:
-            end_process(self._process.process, 0)
-            raise
-        if self._checkpoint:
-            print(f"it has saved {self._checkpoint}; resume() goes on from there", file=sys.stderr, flush=True)

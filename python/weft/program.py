@@ -14,12 +14,14 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import weakref
-from typing import IO, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
-from .errors import Corrupted, Error, InvalidArgument, NotFound, Timeout, VersionMismatch, make_error
+from .errors import Corrupted, Error, NotFound, Timeout, VersionMismatch, make_error
 from .events import Event, parse_event
 
 __version__ = "0.1.0"
@@ -86,10 +88,10 @@ def broker_environment(broker: Optional[str], token: Optional[str]) -> Dict[str,
     return environment
 
 
-def end_process(process: "subprocess.Popen[bytes]", grace: float = _GRACE_SECONDS) -> None:
+def end_process(process: "subprocess.Popen[bytes]", grace: float = _GRACE_SECONDS, *, asks: bool = True) -> None:
     """Asks it to end, ends it where it does not, and collects it."""
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
+        if asks:
             process.send_signal(signal.SIGINT)
         try:
             process.wait(grace)
@@ -198,6 +200,47 @@ def _close_commands() -> None:
         command.close()
 
 
+class OnInterrupt:
+    """Around a loop over events: Ctrl-C calls `then`, once, and goes on as KeyboardInterrupt.
+
+    It may be pressed while an event is waited for, or while the loop's own lines run; the latter no generator sees.
+    So the signal itself is taken, where nobody else has a handler for it and this is the main thread.
+    """
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then, self._called = then, False
+        self._handler: Optional[Callable[[int, Any], None]] = None
+
+    def __enter__(self) -> "OnInterrupt":
+        if (threading.current_thread() is threading.main_thread()
+                and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+            self._handler = self._handle
+            signal.signal(signal.SIGINT, self._handler)
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], *_: object) -> None:
+        if self._handler is not None and signal.getsignal(signal.SIGINT) is self._handler:
+            with contextlib.suppress(ValueError):  # another thread collects the loop
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._call()
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self._call()
+        signal.default_int_handler(number, frame)
+
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
+            self._then()
+
+
+def say_to_people(text: str) -> None:
+    """A line on standard error, also from within a signal's handler, which may have interrupted another line."""
+    with contextlib.suppress(RuntimeError):
+        print("\n" + text, file=sys.stderr, flush=True)
+
+
 def text_of(file: IO[bytes]) -> str:
     """The end of a file with text for people."""
     size = file.seek(0, os.SEEK_END)
@@ -244,13 +287,3 @@ def only_event(events: Sequence[Event], kind: str, name: str) -> Event:
             return event
     raise Corrupted(f"`{name}` did not say a `{kind}` event; it said "
                     f"{', '.join(event.kind for event in events[:8]) or 'nothing'}")
-
-
-def command_line_sets(sets: Optional[Mapping[str, object]]) -> Iterator[str]:
-    """`--set` options for a mapping of a job's keys to values."""
-    import json
-
-    for key, value in (sets or {}).items():
-        if not key or "=" in key:
-            raise InvalidArgument(f"{key!r} is no key of a job")
-        yield from ("--set", f"{key}={json.dumps(value, ensure_ascii=False)}")
