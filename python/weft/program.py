@@ -222,6 +222,7 @@ class OnInterrupt:
         if self._handler is not None and signal.getsignal(signal.SIGINT) is self._handler:
             with contextlib.suppress(ValueError):  # another thread collects the loop
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._handler = None  # it refers to this, and this to the run
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._call()
 
