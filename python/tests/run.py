@@ -18,7 +18,7 @@ SUITES = {
     "plain": ["test_program", "test_terms", "test_weights", "test_wheel", "test_real.Local", "test_real.Plans",
               "test_real.Served"],
     "jobs": ["test_real.Broker"],
-    "torch": ["test_export", "test_training", "test_large_data", "test_torch_jobs"],
+    "torch": ["test_export", "test_training", "test_large_data", "test_torch_jobs", "test_notebook"],
 }
 
 
