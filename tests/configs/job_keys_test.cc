@@ -92,7 +92,8 @@ TEST(JobKeys, NoChoiceAsksForAKeyWithoutARow) {
   for (const JobKey& key : all_keys()) rows.emplace(key.path);
   const AskedKeys all = asked();
   size_t choices = 0;
-  for (const JobKey& key : all_keys())
+  for (const JobKey& key : all_keys()) {
+    if (path_to_set(key).empty()) continue;
     for (const std::string& name : choices_of(takes_of(all, key))) {
       AskedKeys here;
       const std::vector<std::string> sets = {path_to_set(key) + "=" + name};
@@ -102,6 +103,7 @@ TEST(JobKeys, NoChoiceAsksForAKeyWithoutARow) {
         EXPECT_TRUE(rows.contains(job_key_of(path))) << path << ", where " << sets[0];
       ++choices;
     }
+  }
   EXPECT_GT(choices, 30u);
 }
 
