@@ -51,7 +51,8 @@ constexpr JobKey kData[] = {
          "`images`: what chance does to a photo that is trained on, one word or a list of them. `flip` "
          "mirrors half of them. `crop` cuts the square out anywhere, not in the middle.",
      .example = "data: {train: {type: images, path: photos, size: 224, augment: [flip, crop]}}",
-     .otherwise_words = "nothing"},
+     .otherwise_words = "nothing",
+     .takes = "`flip`, `crop` or a list of them"},
     {.path = "data.SET.scale",
      .meaning = "`idx`: a pixel becomes (pixel * `scale` - `mean`) / `deviation`.",
      .example = "data: {train: {type: idx, images: i.gz, labels: l.gz, scale: 0.00392}}",
@@ -114,7 +115,8 @@ constexpr JobKey kData[] = {
     {.path = "data.SET.columns.COLUMN.augment",
      .meaning = "`npz` and `npy`: as `data.SET.augment`, of pictures [channels, rows, columns].",
      .example = "data: {train: {type: npz, path: t.npz, columns: {image: {augment: flip}}}}",
-     .otherwise_words = "nothing"},
+     .otherwise_words = "nothing",
+     .takes = "`flip`, `crop` or a list of them"},
     {.path = "data.SET.columns.COLUMN.size",
      .meaning = "With `augment: crop`, how many pixels an edge has that is cut out.",
      .example =

@@ -147,6 +147,9 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"oneapi/dnnl", {"peer/backend/cpu"}},
       {"omp.h", {"peer/backend/cpu"}},
       {"zlib.h", {"data"}},
+      {"turbojpeg.h", {"data"}},
+      {"spng.h", {"data"}},
+      {"webp/", {"data"}},
       {"pcre2.h", {"text"}},
       {"utf8proc.h", {"text"}},
       {"openssl/", {"storage", "security", "net", "web"}},  // digests; keys; TLS
