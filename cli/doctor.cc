@@ -24,12 +24,20 @@ namespace weft::cli {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr auto kDeviceDeadline = std::chrono::seconds(60);  // a GPU's libraries load for some seconds
+constexpr std::chrono::seconds kDeviceDeadline(60);  // a GPU's libraries load for some seconds
+constexpr std::chrono::seconds kDiskDeadline(20);
 
 struct DoctorOptions {
   std::string target, device = "cpu", data_dir, format = "text";
   BrokerOptions broker;
 };
+
+Result<std::string> open_device(const Device& device) {
+  WEFT_TRY(const auto backend, make_backend(device));
+  const auto memory = backend->memory();
+  return backend->numerics_fingerprint() +
+         (memory && device.cuda ? ", " + format_bytes(memory->free.value) + " free" : "");
+}
 
 // Shows each check as it comes.
 class Doctor {
@@ -90,34 +98,31 @@ class Doctor {
 
   void look_at_machine(const Device& device) {
     const fs::path root = "/";
-    tell(check_device(device.text, [&] { return open_within(device); }));
+    tell_within(kDeviceDeadline, "device",
+                [device] { return check_device(device.text, [&] { return open_device(device); }); });
     tell(check_driver(root, device.cuda.has_value()));
     tell(check_memory(root));
     tell(check_groups(root, std::max(1u, std::thread::hardware_concurrency())));
     tell(check_descriptors(root));
-    tell(check_disk(peer_folder()));
+    tell_within(kDiskDeadline, "disk", [folder = peer_folder()] { return check_disk(folder); });
     tell(check_sleep(root));
   }
 
-  // On a thread that ends: a backend may bind the one that opens it to a processor. A device that hangs keeps
-  // the thread.
-  Result<std::string> open_within(const Device& device) {
-    std::promise<Result<std::string>> promise;
+  // On a thread that ends: a backend may bind the one that opens it to a processor. What hangs keeps the
+  // thread: a device, a disk of another machine's.
+  void tell_within(std::chrono::seconds deadline, const std::string& name, std::function<Check()> look) {
+    std::promise<Check> promise;
     auto future = promise.get_future();
-    std::thread opening([device, promise = std::move(promise)]() mutable {
-      const auto backend = make_backend(device);
-      if (!backend) return promise.set_value(fail(backend.error()));
-      const auto memory = (*backend)->memory();
-      promise.set_value((*backend)->numerics_fingerprint() +
-                        (memory && device.cuda ? ", " + format_bytes(memory->free.value) + " free" : ""));
-    });
-    if (future.wait_for(kDeviceDeadline) == std::future_status::ready) {
-      opening.join();
-      return future.get();
+    std::thread looking(
+        [look = std::move(look), promise = std::move(promise)]() mutable { promise.set_value(look()); });
+    if (future.wait_for(deadline) == std::future_status::ready) {
+      looking.join();
+      return tell(future.get());
     }
-    opening.detach();
+    looking.detach();
     hangs_ = true;
-    return fail(ErrorCode::DeviceLost, fmt::format("it has not answered for {} s", kDeviceDeadline.count()));
+    tell({name, CheckState::Stops, fmt::format("it has not answered for {} s", deadline.count()),
+          "look at dmesg; start the machine again"});
   }
 
   // A token may let in few keys: with a peer's it is shown by the key that `weft join` will have, with
@@ -173,7 +178,7 @@ class Doctor {
   std::optional<security::Token> token_;
   std::string peer_;  // empty: this machine is looked at, and the way to the broker
   Checks checks_;
-  bool hangs_ = false;  // a thread waits for a device
+  bool hangs_ = false;  // a thread still waits
 };
 
 }  // namespace

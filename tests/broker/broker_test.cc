@@ -31,6 +31,15 @@ TEST(Admission, AKeyOnceAdmittedComesBackWithoutAToken) {
   EXPECT_EQ(world.messages<proto::HelloAck>(2).size(), 1u);
 }
 
+TEST(Admission, WhoeverIsLetInIsToldTheTimeAndWhereItIsSeen) {
+  World world;
+  world.join(1, 1);
+  const auto greetings = world.messages<proto::HelloAck>(1);
+  ASSERT_EQ(greetings.size(), 1u);
+  EXPECT_EQ(greetings[0].unix_ms, 1000);
+  EXPECT_EQ(greetings[0].address, "test");
+}
+
 TEST(Admission, AnotherMajorVersionIsRefusedByNameAndShown) {
   World world;
   proto::Hello hello;
