@@ -68,7 +68,8 @@ proto::PlanAnswer answer_of(Rng& rng) {
                   .sequence_length = 128,
                   .validation = 0.25,
                   .is_validation = true,
-                  .columns = {"image", "label"}};
+                  .columns = {"image", "label"},
+                  .transforms = {{"image", 0.25, {1, 2, 3}, {0.5}, true, 7}}};
   program.inputs = {{"x", 0}, {"y", 1, dag::TensorSpec{dag::DType::I64, {2, 3}}}};
   program.bounds = {{"x", -3, 5, std::nullopt}, {"y", 0, 255, -100}};
   return answer;
