@@ -53,13 +53,13 @@ class Browser:
             self.events.append(message)
         return True
 
-    def say(self, method, session=None, **params):
+    def say(self, method, session=None, patience=PATIENCE, **params):
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if session:
             message["sessionId"] = session
         os.write(self.writing, json.dumps(message).encode() + b"\0")
-        number, until = self.number, time.monotonic() + PATIENCE
+        number, until = self.number, time.monotonic() + patience
         while number not in self.answers:
             if not self.read(until - time.monotonic()):
                 raise SystemExit(f"FAILED: the browser does not answer {method}")
@@ -79,8 +79,8 @@ class Page:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.say(f"{domain}.enable")
 
-    def say(self, method, **params):
-        return self.browser.say(method, self.session, **params)
+    def say(self, method, patience=PATIENCE, **params):
+        return self.browser.say(method, self.session, patience, **params)
 
     def look_as(self, width, height, scheme, scale=1):
         self.say("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale,
@@ -90,9 +90,9 @@ class Page:
     def open(self, url):
         self.say("Page.navigate", url=url)
 
-    def run(self, script):
+    def run(self, script, patience=PATIENCE):
         """What the expression is; a promise is waited for."""
-        answer = self.say("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        answer = self.say("Runtime.evaluate", patience, expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise SystemExit(f"FAILED: {script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
@@ -111,7 +111,7 @@ class Page:
           }};
           look();
         }})"""
-        took = self.run(script)
+        took = self.run(script, limit + PATIENCE)
         if took < 0:
             shown = self.run("document.body.innerText.slice(0, 3000)")
             raise SystemExit(f"FAILED: {what}: not within {limit} s. The page:\n{shown}")
