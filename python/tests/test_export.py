@@ -95,6 +95,14 @@ class Exports(Case):
         self.export(nn.DataParallel(Norms()))
         self.assertIn("a.weight", read_arrays(self.path))
 
+    def test_a_warning_points_to_the_call(self):
+        warnings.simplefilter("always", weft.ExportWarning)
+        with self.assertWarnsRegex(weft.ExportWarning, "eval mode") as caught:
+            with weft.local(Norms().eval(), [(torch.ones(4), 0)] * 4, loss="cross_entropy", batch_size=2, steps=1) as run:
+                self.assertIn("eval mode", run.warnings[0])
+                run.wait()
+        self.assertEqual(os.path.basename(caught.filename), "test_export.py")
+
     # ---- what is lost
 
     def test_eval_mode(self):

@@ -76,8 +76,8 @@ class Planned(Case):
 
 class Served(Case):
     def test_a_module(self):
-        warnings.simplefilter("ignore", weft.ExportWarning)
-        with weft.serve(Bytes(), example=torch.zeros(2, 16, dtype=torch.int64), name="bytes", threads=1) as server:
+        warnings.simplefilter("error", weft.ExportWarning)  # in eval mode, as a model is that is served
+        with weft.serve(Bytes().eval(), example=torch.zeros(2, 16, dtype=torch.int64), name="bytes", threads=1) as server:
             question = json.dumps({"model": "bytes", "prompt": "On", "max_tokens": 3, "temperature": 0}).encode()
             request = urllib.request.Request(server.url + "/completions", question, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=60) as answer:

@@ -22,15 +22,17 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Audit:
-    """Looks at a module before, while and after it is run."""
+    """Looks at a module before, while and after it is run. What concerns gradients is nothing to one that is served."""
 
-    def __init__(self, model: "torch.nn.Module") -> None:
+    def __init__(self, model: "torch.nn.Module", *, trains: bool = True) -> None:
         self.model = model
+        self._trains = trains
         self.warnings: List[str] = []
         self.unreached: Set[str] = set()
-        self._look_at_modes()
-        self._look_at_hooks()
-        self._look_at_types()
+        if trains:
+            self._look_at_modes()
+            self._look_at_hooks()
+            self._look_at_types()
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -79,8 +81,7 @@ class Audit:
         """Around one run of the module: sees what it changes, and where it keeps gradients from flowing."""
         versions = self._buffer_versions()
         numbers = self._plain_attributes()
-        mode = _watch_mode(self._warn)
-        with mode:
+        with _watch_mode(self._warn) if self._trains else contextlib.nullcontext():
             yield
         statistics = self._statistics()
         changed = [name for name, version in self._buffer_versions().items()
@@ -129,7 +130,7 @@ class Audit:
         reached |= {id(tensor) for tensor in outputs}
         self.unreached = {name for name, p in self.model.named_parameters()
                           if p.requires_grad and id(p) not in reached}
-        if own:
+        if own and self._trains:
             self._warn(f"the model has gradients of its own ({listed(sorted(own))}, autograd.Function): the exported "
                        "one has those of its forward formulas. Write it with PyTorch's operators")
 
@@ -153,6 +154,8 @@ class Audit:
 
     def look_at_file(self, names: Set[str]) -> None:
         """Compares the names of the file with the parameters: those that are missing are not trained."""
+        if not self._trains:
+            return
         present = {id(p) for name, p in named(self.model) if name in names}
         missing = [name for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in present]
         if missing:

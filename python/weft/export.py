@@ -185,12 +185,12 @@ def export_arguments(export: Callable[..., Any], *, inputs: Sequence[str], outpu
 
 def export_model(model: "torch.nn.Module", example: Any, path: "str | os.PathLike[str]", *,
                  outputs: Optional[Sequence[str]] = None,
-                 dynamic: Optional[Mapping[str, Mapping[int, str]]] = None) -> Exported:
+                 dynamic: Optional[Mapping[str, Mapping[int, str]]] = None, trains: bool = True) -> Exported:
     """Writes the module as an ONNX file in training mode; `example` is a batch of what forward takes.
 
     Modules of it that are in eval mode while it is in training mode stay so: a BatchNorm keeps its statistics then.
     `outputs` names what forward returns. `dynamic` leaves open more than the number of samples, as
-    {"tokens": {1: "positions"}}.
+    {"tokens": {1: "positions"}}. `trains=False` says nothing of what only training loses.
     """
     import torch
 
@@ -200,7 +200,7 @@ def export_model(model: "torch.nn.Module", example: Any, path: "str | os.PathLik
                               "an ONNX file")
     tensors = example_inputs(model, example)
     from .audit import Audit
-    audit = Audit(model)
+    audit = Audit(model, trains=trains)
     call = _caller(model.forward, list(tensors), isinstance(example, Mapping))
     with _kept_as_it_is(model):
         if not model.training:

@@ -167,7 +167,7 @@ class _Preparation:
             json.dump(json.loads(to_json(self.job)), file, ensure_ascii=False, indent=1)
             file.write("\n")
         for text in self.warnings:
-            warnings.warn(text, ExportWarning, stacklevel=5)
+            warnings.warn(text, ExportWarning, stacklevel=4)  # of whoever called submit, local or plan
         return Prepared(path, self.folder, [], self.warnings)
 
     # ---- the model

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from typing import Any, List, Mapping, Optional
 
-from .errors import InvalidArgument, NotFound, Timeout
+from .errors import ExportWarning, InvalidArgument, NotFound, Timeout
 from .program import Command, error_of
 from .prepare import Folder
 
@@ -93,7 +94,8 @@ def serve(model: Any, *, example: Any = None, http: str = "127.0.0.1:0", name: O
         folder = Folder(directory)
         path = folder.file((name or "model").replace("/", "_") + ".onnx")
         try:
-            export_model(model, example, path, dynamic=dynamic)
+            for text in export_model(model, example, path, dynamic=dynamic, trains=False).warnings:
+                warnings.warn(text, ExportWarning, stacklevel=2)
         except BaseException:
             folder.remove()
             raise
