@@ -69,18 +69,12 @@ void Clients::answer(const Received& event, const Client& client) {
           [&](const proto::ResumeJob& m) {
             const Job* job = open_job(m.job);
             if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
-            step_.send(connection,
-                       proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                      .message = "job " + std::to_string(m.job) + " has not ended: it is " +
-                                                 std::string(to_string(job->state))});
+            refuse_open(connection, *job, "");
           },
           [&](const proto::RemoveJob& m) {
             const Job* job = open_job(m.job);
             if (job == nullptr) return answer_from_store();
-            step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                                  .message = "job " + std::to_string(m.job) + " is " +
-                                                             std::string(to_string(job->state)) +
-                                                             ": weft stop ends it, then it can be removed"});
+            refuse_open(connection, *job, ": weft stop ends it, then it can be removed");
           },
           [&](const proto::BanPeer& m) {
             if (client.is_admin) return ban(connection, m);
@@ -115,6 +109,12 @@ void Clients::answer(const Received& event, const Client& client) {
           },
       },
       message);
+}
+
+void Clients::refuse_open(ConnectionId connection, const Job& job, const std::string& advice) {
+  step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                        .message = "job " + job.text() + " has not ended: it is " +
+                                                   std::string(to_string(job.state)) + advice});
 }
 
 // The newest first, as many as asked for: those that go on are known here, the store has the others.

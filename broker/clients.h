@@ -49,6 +49,8 @@ class Clients {
     bool is_admin = false;
   };
   void answer(const Received& event, const Client& client);
+  // What was asked is for jobs that have ended.
+  void refuse_open(ConnectionId connection, const Job& job, const std::string& advice);
   void list_jobs(ConnectionId connection, const Client& client, const proto::ListJobs& request);
   void list_peers(ConnectionId connection, const Client& client);
   void ban(ConnectionId connection, const proto::BanPeer& request);

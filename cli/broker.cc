@@ -167,10 +167,10 @@ Result<int> run_broker(const BrokerWords& words) {
   if (const net::Endpoint bound = service->endpoint(); !is_advertised && is_any_address(bound.host))
     address = net::to_string({own_address(), bound.port});
   WEFT_TRY_STATUS(broker::keep_address(data_dir, address));
-  say_listening(*service, address, data_dir, log);
   const Told told{*service, address, data_dir, is_journal, has_certificate};
   words.json() ? tell_programs(told) : tell_people(told);
   std::fflush(stdout);
+  say_listening(*service, address, data_dir, log);
   const StopOnSignal stop(*service);
   WEFT_TRY_STATUS(service->wait());
   return kExitOk;

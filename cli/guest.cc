@@ -68,47 +68,48 @@ int threads_of_machine() { return static_cast<int>(std::max(1u, std::thread::har
 
 void add_guest_options(CommandLine command, JoinOptions& options) {
   command.flag(
-      "--guest", options.guest,
+      "--guest", options.guest.is_guest,
       "leave the machine to who sits before it: half of the free memory, all processors but one, what "
       "others leave of those and of the disk (nice 19, idle I/O), never on battery, and not while a "
       "game runs that asks for GameMode; `weft service install` sets it");
-  command.option("--cpus", options.cpus,
+  command.option("--cpus", options.guest.cpus,
                  "compute threads of the device cpu; default: as many as it may use, a guest one less");
-  command.option("--gpu-memory", options.gpu_memory,
+  command.option("--gpu-memory", options.guest.gpu_memory,
                  "--memory for devices that are GPUs, beside one that is a processor");
-  command.option("--battery", options.battery, "yes, or no: leave off on battery; default: yes, a guest no");
-  command.option("--idle", options.idle,
+  command.option("--battery", options.guest.battery,
+                 "yes, or no: leave off on battery; default: yes, a guest no");
+  command.option("--idle", options.guest.idle,
                  "work once the desktop has called the machine idle (logind) for so long, as 5m; default: "
                  "always");
   command
-      .option("--pause-for", options.pause_for,
+      .option("--pause-for", options.guest.pause_for,
               "leave off while a program of this name runs, as steam, or while a game asks for gamemode (may "
               "be given again); default: none, a guest gamemode")
       .one_value_each();
-  command.option("--temperature", options.temperature,
+  command.option("--temperature", options.guest.temperature,
                  "leave off when processor or GPU is hotter, as 85 (°C), until it is 5 °C cooler; default: "
                  "no limit");
-  command.option("--settle", options.settle,
+  command.option("--settle", options.guest.settle,
                  "go on when no such reason has been there for so long; default: 10s");
 }
 
 Result<peer::MannersRules> manners_of(const JoinOptions& options) {
   peer::MannersRules rules;
-  rules.on_battery = !options.guest;
-  rules.pause_for_games = options.guest && options.pause_for.empty();
-  if (!options.battery.empty()) {
-    WEFT_TRY(rules.on_battery, parse_yes("--battery", options.battery));
+  rules.on_battery = !options.guest.is_guest;
+  rules.pause_for_games = options.guest.is_guest && options.guest.pause_for.empty();
+  if (!options.guest.battery.empty()) {
+    WEFT_TRY(rules.on_battery, parse_yes("--battery", options.guest.battery));
   }
-  if (!options.idle.empty()) {
-    WEFT_TRY(rules.idle, parse_time("--idle", options.idle));
+  if (!options.guest.idle.empty()) {
+    WEFT_TRY(rules.idle, parse_time("--idle", options.guest.idle));
   }
-  if (!options.settle.empty()) {
-    WEFT_TRY(rules.settle, parse_time("--settle", options.settle));
+  if (!options.guest.settle.empty()) {
+    WEFT_TRY(rules.settle, parse_time("--settle", options.guest.settle));
   }
-  if (!options.temperature.empty()) {
-    WEFT_TRY(rules.celsius_max, parse_celsius(options.temperature));
+  if (!options.guest.temperature.empty()) {
+    WEFT_TRY(rules.celsius_max, parse_celsius(options.guest.temperature));
   }
-  WEFT_TRY_STATUS(take_programs(options.pause_for, rules));
+  WEFT_TRY_STATUS(take_programs(options.guest.pause_for, rules));
   return rules;
 }
 
@@ -130,23 +131,23 @@ std::unique_ptr<peer::MachineWatch> machine_watch(const peer::MannersRules& rule
 Result<std::string> device_with_cpus(const std::string& device, const JoinOptions& options) {
   const bool is_processor = device == "cpu" || device.starts_with("cpu:");
   if (!is_processor) return device;
-  if (options.cpus.empty()) {
-    if (device != "cpu" || !options.guest) return device;
+  if (options.guest.cpus.empty()) {
+    if (device != "cpu" || !options.guest.is_guest) return device;
     return fmt::format("cpu:{}", std::max(1, threads_of_machine() - 1));
   }
   int cpus = 0;
-  const char* end = options.cpus.data() + options.cpus.size();
-  const auto parsed = std::from_chars(options.cpus.data(), end, cpus);
+  const char* end = options.guest.cpus.data() + options.guest.cpus.size();
+  const auto parsed = std::from_chars(options.guest.cpus.data(), end, cpus);
   if (parsed.ec != std::errc() || parsed.ptr != end || cpus < 1 || cpus > kCpusMax)
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("--cpus: '{}' is no number of threads from 1 to {}", options.cpus, kCpusMax));
+    return fail(ErrorCode::InvalidArgument, fmt::format("--cpus: '{}' is no number of threads from 1 to {}",
+                                                        options.guest.cpus, kCpusMax));
   if (device != "cpu")
     return fail(ErrorCode::InvalidArgument,
                 fmt::format("--device {} says how many threads, and --cpus does, too", device));
   return fmt::format("cpu:{}", cpus);
 }
 
-double share_of(const JoinOptions& options) { return options.guest ? kGuestShare : kShare; }
+double share_of(const JoinOptions& options) { return options.guest.is_guest ? kGuestShare : kShare; }
 
 void give_way_to_others() {
   constexpr int kNicest = 19;

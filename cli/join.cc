@@ -158,9 +158,9 @@ Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service)
 
 Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& device) {
   OfferedMemory offered{.device = {}, .host = {}, .share = share_of(options)};
-  const bool of_gpu = device.cuda && !options.gpu_memory.empty();
+  const bool of_gpu = device.cuda && !options.guest.gpu_memory.empty();
   for (const auto& [option, text, bytes] :
-       {std::tuple{of_gpu ? "--gpu-memory" : "--memory", of_gpu ? &options.gpu_memory : &options.memory,
+       {std::tuple{of_gpu ? "--gpu-memory" : "--memory", of_gpu ? &options.guest.gpu_memory : &options.memory,
                    &offered.device},
         {"--host-memory", &options.host_memory, &offered.host}}) {
     if (text->empty()) continue;
@@ -239,7 +239,7 @@ Result<int> run_join(const JoinOptions& options) {
     WEFT_TRY(hours, Schedule::parse(options.schedule));
   }
   WEFT_TRY_STATUS(set_disk_max(options));
-  if (options.guest) give_way_to_others();
+  if (options.guest.is_guest) give_way_to_others();
 
   fs::path folder = options.data_dir;
   if (folder.empty()) {
@@ -276,8 +276,9 @@ Result<int> run_join(const JoinOptions& options) {
   attending.prepare = [&](peer::PeerServiceOptions& of) {
     return measure(options, device, offered, jobs, of);
   };
-  if (options.guest || has_rules(rules)) attending.watch = machine_watch(rules, device.cuda.has_value());
-  if (options.guest) attending.notify = Notifier();
+  if (options.guest.is_guest || has_rules(rules))
+    attending.watch = machine_watch(rules, device.cuda.has_value());
+  if (options.guest.is_guest) attending.notify = Notifier();
   attending.root = machine_root();
   if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid()),
                                        attending.service.hello.name))
@@ -358,14 +359,14 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     pass("--jobs", options.jobs);
     pass("--format", options.format);
     if (options.dials_private) arguments.push_back("--dial-private");
-    if (options.guest) arguments.push_back("--guest");
-    if (of_host) pass("--cpus", options.cpus);
-    if (parsed.cuda) pass("--gpu-memory", options.gpu_memory);
-    pass("--battery", options.battery);
-    pass("--idle", options.idle);
-    pass("--temperature", options.temperature);
-    pass("--settle", options.settle);
-    for (const std::string& program : options.pause_for) pass("--pause-for", program);
+    if (options.guest.is_guest) arguments.push_back("--guest");
+    if (of_host) pass("--cpus", options.guest.cpus);
+    if (parsed.cuda) pass("--gpu-memory", options.guest.gpu_memory);
+    pass("--battery", options.guest.battery);
+    pass("--idle", options.guest.idle);
+    pass("--temperature", options.guest.temperature);
+    pass("--settle", options.guest.settle);
+    for (const std::string& program : options.guest.pause_for) pass("--pause-for", program);
     pass("--emulate", options.emulate);
     pass("--region", options.region);
     pass("--owner", options.owner);

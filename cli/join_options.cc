@@ -58,20 +58,20 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
                                   {"schedule", &options.schedule},
                                   {"hours", &options.schedule},
                                   {"jobs", &options.jobs},
-                                  {"cpus", &options.cpus},
-                                  {"gpu_memory", &options.gpu_memory},
-                                  {"battery", &options.battery},
-                                  {"idle", &options.idle},
-                                  {"temperature", &options.temperature},
-                                  {"settle", &options.settle},
+                                  {"cpus", &options.guest.cpus},
+                                  {"gpu_memory", &options.guest.gpu_memory},
+                                  {"battery", &options.guest.battery},
+                                  {"idle", &options.guest.idle},
+                                  {"temperature", &options.guest.temperature},
+                                  {"settle", &options.guest.settle},
                                   {"metrics", &options.metrics}})
     take(key, *into);
   take_path("data_dir", options.data_dir);
   take_path("emulate", options.emulate);
   options.dials_private = reader.flag("dial_private", false) || options.dials_private;
-  options.guest = reader.flag("guest", false) || options.guest;
+  options.guest.is_guest = reader.flag("guest", false) || options.guest.is_guest;
   take_list("device", reader, options.devices);
-  take_list("pause_for", reader, options.pause_for);
+  take_list("pause_for", reader, options.guest.pause_for);
 }
 
 }  // namespace

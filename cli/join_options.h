@@ -8,6 +8,13 @@
 
 namespace weft::cli {
 
+// As a guest of a machine's owner (guest.h).
+struct GuestOptions {
+  bool is_guest = false;
+  std::string cpus, gpu_memory, battery, idle, temperature, settle;
+  std::vector<std::string> pause_for;
+};
+
 struct JoinOptions {
   std::string config;  // a YAML file; empty: none
   std::string broker, token, name, memory, host_memory, data_dir, listen, advertise, emulate, region, owner,
@@ -15,11 +22,7 @@ struct JoinOptions {
   std::string format = "text";  // of what is printed
   bool dials_private = false;
   std::vector<std::string> devices;  // empty: cpu
-
-  // As a guest of a machine's owner (guest.h).
-  bool guest = false;
-  std::string cpus, gpu_memory, battery, idle, temperature, settle;
-  std::vector<std::string> pause_for;
+  GuestOptions guest;
 };
 
 // Takes from the file what no option said. Paths in it are relative to its folder. The errors are those of

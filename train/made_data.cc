@@ -75,7 +75,7 @@ Node transform_node(const data::Transform& transform) {
 
 Result<std::shared_ptr<MadeFile>> MadeFile::make() {
   const std::string folder = folder_for_made_files();
-  std::string name = folder + "/weft-data-XXXXXX";
+  std::string name = folder + "/weft-data-" + std::string(6, 'X');
   const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
   if (descriptor < 0) return cannot_write(folder, errno);
   ::unlink(name.c_str());

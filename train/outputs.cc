@@ -116,6 +116,16 @@ std::string warn_of_room(const configs::Job& job) {
          " bytes, and the trained files will take " + std::to_string(needed) + "; make room before the end";
 }
 
+std::string name_of(const fs::path& file) {
+  std::string name = file.stem().string();
+  std::error_code code;
+  if (name == "job") {
+    const fs::path folder = fs::absolute(file, code).lexically_normal().parent_path().filename();
+    if (!code && !folder.empty()) name = folder.string();
+  }
+  return name;
+}
+
 fs::path curves_file(const configs::Job& job) {
   return fs::path(job.output).replace_extension(".metrics.csv");
 }

@@ -37,6 +37,9 @@ std::string warn_of_room(const configs::Job& job);
 // Where the checkpoints of a job lie: beside its output, "<output>.checkpoints".
 std::filesystem::path checkpoint_folder(const configs::Job& job);
 
+// What people know a job by: its file's name, or, where that is job.yaml, its folder's.
+std::string name_of(const std::filesystem::path& job_file);
+
 // Where the curves of a job go: beside its output, trained.metrics.csv for trained.onnx.
 std::filesystem::path curves_file(const configs::Job& job);
 

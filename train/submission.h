@@ -32,9 +32,6 @@ struct OpenedJob {
 // As configs::load_job.
 Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<const std::string> sets);
 
-// What people know a job by: its file's name, or, where that is job.yaml, its folder's.
-std::string name_of(const std::filesystem::path& job_file);
-
 // Everything that can be found wrong with a job before it runs, as training it here would find it: data,
 // model, loss, evaluation; but for what only the values of large weights tell. What is known then: steps,
 // samples, parameters, warnings; for a prediction only samples and warnings.

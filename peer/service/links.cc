@@ -276,11 +276,8 @@ void Links::lose_connections(const Error& error) {
 }
 
 void Links::on_tick() {
-  const Instant now = options_.loop->now();
-  for (auto& [seat, link] : links_) {
-    if (failed_) return;
-    on_link_tick(link, now);
-  }
+  for (auto& [seat, link] : links_)
+    if (!failed_) on_link_tick(link, options_.loop->now());
 }
 
 void Links::on_link_tick(Link& link, Instant now) {

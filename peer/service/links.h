@@ -114,7 +114,6 @@ class Links {
   void down(plan::Seat seat, const Error& error);
   net::ConnectOptions connect_options(const Link& link, const std::string& region, Duration deadline) const;
   static plan::Seat seat_of(const Link& link) { return link.machine->route().seat; }
-
   static Channel* channel_of(Link& link, uint64_t number);  // that carries tensors
   void give(Link& link);
   void on_drained(plan::Seat seat, uint64_t number);

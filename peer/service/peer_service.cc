@@ -285,24 +285,23 @@ void PeerService::drop_control(Duration linger) {
   bulk_->reset();
 }
 
-void PeerService::tell(Message message) {
-  if (!control_.is_connected()) return;
-  if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated)
-    add_bytes_sent(*step);
-  work_.count(message);
-  control_.tell(message);
-}
-
+namespace {
 // The machine knows for whom it waited, the links what they carried.
-void PeerService::add_bytes_sent(proto::StepReport& step) const {
-  const auto held = std::find_if(stages_.begin(), stages_.end(),
-                                 [&](const auto& entry) { return entry.second.assignment->run == step.run; });
-  if (held == stages_.end()) return;
-  std::vector<proto::LinkUse> links = links_->take_use(held->first);
+void add_use(std::vector<proto::LinkUse> links, proto::StepReport& step) {
   for (proto::LinkUse& link : links)
     for (const proto::LinkUse& waited : step.links)
       if (waited.seat == link.seat) link.seconds_waiting = waited.seconds_waiting;
   step.links = std::move(links);
+}
+}  // namespace
+
+void PeerService::tell(Message message) {
+  if (!control_.is_connected()) return;
+  if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated)
+    for (const auto& [generation, stage] : stages_)
+      if (stage.assignment->run == step->run) add_use(links_->take_use(generation), *step);
+  work_.count(message);
+  control_.tell(message);
 }
 
 // ---- what the machine wants done

@@ -75,7 +75,6 @@ class PeerService {
   void tick();
   void arm_timer();
   void log(const std::string& line) { options_.log(line); }
-
   // The control connection (peer_service.cc)
   net::ConnectOptions connect_options() const;
   ControlConnection::Handlers control_handlers();
@@ -83,7 +82,6 @@ class PeerService {
   void learn_reach(const std::string& broker);
   MayDial may_dial() const;
   void tell(proto::Message message);
-  void add_bytes_sent(proto::StepReport& step) const;
 
   // What the machine wants done
   void open_links(const OpenLinks& open);

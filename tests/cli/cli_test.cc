@@ -145,7 +145,7 @@ TEST_F(Cli, AnOutputThatCannotBeIsToldBeforeTheFirstStep) {
   for (const char* output : {"folder.onnx", ".", "data.npz", "job.yaml", "model.onnx"}) {
     const Finished finished = local(output);
     EXPECT_EQ(finished.status, 2) << output << ": " << finished.err;
-    EXPECT_EQ(finished.out, "") << output;
+    EXPECT_EQ(nlohmann::json::parse(finished.out)["event"], "error") << output << ": and nothing before it";
     const Finished submitted = run({"submit", file, "--broker", "127.0.0.1:1", "--set",
                                     "output=" + (scratch_.folder() / output).string()});
     EXPECT_EQ(submitted.status, 2) << output << ": " << submitted.err;

@@ -1,6 +1,7 @@
 // What `weft doctor` says of the way to a broker: from what was seen to the line, and over real sockets
 // against brokers with a wrong clock or another key, and against what is no broker.
 #include <gtest/gtest.h>
+#include <csignal>
 
 #include <cstdlib>
 #include <future>
@@ -251,6 +252,9 @@ struct FakeBroker {
 
 class DoctorOverSockets : public testing::Test {
  protected:
+  // As the program does: who writes to a connection that was closed is told by the write.
+  static void SetUpTestSuite() { std::signal(SIGPIPE, SIG_IGN); }
+
   std::shared_ptr<FakeBroker> broker_ = std::make_shared<FakeBroker>();
 
   std::unique_ptr<Elsewhere> start_broker(const proto::HelloAck& ack) {

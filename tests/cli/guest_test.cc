@@ -17,7 +17,7 @@ namespace {
 
 JoinOptions guest() {
   JoinOptions options;
-  options.guest = true;
+  options.guest.is_guest = true;
   return options;
 }
 
@@ -33,8 +33,8 @@ TEST(Guest, HasMannersThatOthersAskFor) {
   EXPECT_FALSE(rules->idle);
   EXPECT_FALSE(rules->celsius_max);
   JoinOptions rude = guest();
-  rude.battery = "yes";
-  rude.pause_for = {"none"};
+  rude.guest.battery = "yes";
+  rude.guest.pause_for = {"none"};
   EXPECT_FALSE(has_rules(manners_of(rude).value()));
   EXPECT_LT(share_of(guest()), share_of(JoinOptions{}));
   EXPECT_EQ(share_of(guest()), 0.5);
@@ -50,16 +50,16 @@ TEST(Guest, WhatIsWrongIsSaidWithItsOption) {
     EXPECT_TRUE(rules.error().message.starts_with(option)) << rules.error().message;
   };
   for (const char* text : {"maybe", "1", "Yes"})
-    wrong("--battery", [&](JoinOptions& options) { options.battery = text; });
+    wrong("--battery", [&](JoinOptions& options) { options.guest.battery = text; });
   for (const char* text : {"5", "m", "-5m", "0s"}) {
-    wrong("--idle", [&](JoinOptions& options) { options.idle = text; });
-    wrong("--settle", [&](JoinOptions& options) { options.settle = text; });
+    wrong("--idle", [&](JoinOptions& options) { options.guest.idle = text; });
+    wrong("--settle", [&](JoinOptions& options) { options.guest.settle = text; });
   }
   for (const char* text : {"hot", "85C", "29", "121", "nan", "1e9"})
-    wrong("--temperature", [&](JoinOptions& options) { options.temperature = text; });
-  wrong("--pause-for", [](JoinOptions& options) { options.pause_for = {"/usr/bin/steam"}; });
-  wrong("--pause-for", [](JoinOptions& options) { options.pause_for = {""}; });
-  wrong("--pause-for", [](JoinOptions& options) { options.pause_for.resize(65, "x"); });
+    wrong("--temperature", [&](JoinOptions& options) { options.guest.temperature = text; });
+  wrong("--pause-for", [](JoinOptions& options) { options.guest.pause_for = {"/usr/bin/steam"}; });
+  wrong("--pause-for", [](JoinOptions& options) { options.guest.pause_for = {""}; });
+  wrong("--pause-for", [](JoinOptions& options) { options.guest.pause_for.resize(65, "x"); });
 }
 
 TEST(Guest, LeavesAProcessor) {
@@ -69,12 +69,12 @@ TEST(Guest, LeavesAProcessor) {
   EXPECT_EQ(device_with_cpus("cpu:7", guest()).value(), "cpu:7") << "who says how many means it";
   EXPECT_EQ(device_with_cpus("cuda:1", guest()).value(), "cuda:1");
   JoinOptions options = guest();
-  options.cpus = "3";
+  options.guest.cpus = "3";
   EXPECT_EQ(device_with_cpus("cpu", options).value(), "cpu:3");
   EXPECT_EQ(device_with_cpus("null:rtx3080", options).value(), "null:rtx3080");
   EXPECT_FALSE(device_with_cpus("cpu:2", options)) << "which of the two?";
   for (const char* text : {"0", "-1", "1025", "two", "2x"}) {
-    options.cpus = text;
+    options.guest.cpus = text;
     EXPECT_FALSE(device_with_cpus("cpu", options)) << text;
   }
 }

@@ -144,7 +144,7 @@ proto::LinkList two_sites() {
 TEST(LinkTable, MarksWhatIsAGuessAndTakesLinesIntoAccount) {
   const auto lines = link_table(two_sites());
   ASSERT_EQ(lines.size(), 7u);
-  EXPECT_NE(lines[2].find("~10M 7ms"), std::string::npos) << lines[2];
+  EXPECT_NE(lines[2].find("~10M ~7ms"), std::string::npos) << lines[2];
   EXPECT_NE(lines[3].find("100Mr 7ms"), std::string::npos) << lines[3];
   EXPECT_NE(lines[4].find("8.0M 7ms"), std::string::npos) << lines[4];
   EXPECT_NE(lines[5].find("peer2: all its links together send 8.0M"), std::string::npos) << lines[5];

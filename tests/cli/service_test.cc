@@ -67,7 +67,7 @@ TEST_F(ServiceTest, InstallWritesWhatJoinReads) {
   EXPECT_EQ(options.broker, "example.org:7700");
   EXPECT_EQ(options.token, "@" + home("weft/peer.token").string());
   EXPECT_EQ(options.devices, std::vector<std::string>{"cpu"});
-  EXPECT_TRUE(options.guest);
+  EXPECT_TRUE(options.guest.is_guest);
   EXPECT_NE(text_of(home("systemd/user/weft-peer.service")).find("join --config \"" + options.config + "\""),
             std::string::npos);
 }
@@ -91,8 +91,8 @@ TEST_F(ServiceTest, EveryCommentedSettingIsOneThatJoinKnows) {
   EXPECT_EQ(options.devices, (std::vector<std::string>{"cpu:2", "cuda"}));
   EXPECT_EQ(options.schedule, "mon-fri 20:00-08:00, sat-sun 00:00-24:00");
   EXPECT_EQ(options.jobs, "1");
-  EXPECT_EQ(options.pause_for, (std::vector<std::string>{"steam", "gamemode"}));
-  EXPECT_EQ(options.gpu_memory, "6GiB");
+  EXPECT_EQ(options.guest.pause_for, (std::vector<std::string>{"steam", "gamemode"}));
+  EXPECT_EQ(options.guest.gpu_memory, "6GiB");
   const auto rules = manners_of(options);
   ASSERT_TRUE(rules) << rules.error().message;
   EXPECT_TRUE(rules->on_battery);

@@ -14,7 +14,8 @@ json() { "$weft" "$@" --format json; }
 # A file of the command line is looked for where the user is, all of them alike.
 mkdir "$work/away"
 cp "$work/data.npz" "$work/away/there.npz"
-(cd "$work/away" && "$OLDPWD/$weft" local "$job" --set data.train.path=there.npz --set steps=1 --set output=here.onnx >"$work/away.log") ||
+program=$(realpath "$weft")
+(cd "$work/away" && "$program" local "$job" --set data.train.path=there.npz --set steps=1 --set output=here.onnx >"$work/away.log") ||
   fail "paths of --set are not those of the current folder"
 [ -e "$work/away/here.onnx" ] || fail "output= of --set is not in the current folder"
 

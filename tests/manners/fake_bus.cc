@@ -64,10 +64,12 @@ struct FakeBus::Server {
     if (of.refuses_delays) return refuse(message, "not allowed");
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return refuse(message, "no pipe");
+    {
+      MutexLock lock(of.mutex_);
+      of.delays_.push_back(ends[0]);  // before the client has its end
+    }
     const int answered = library().reply(message, "h", ends[1]);
     ::close(ends[1]);
-    MutexLock lock(of.mutex_);
-    of.delays_.push_back(ends[0]);
     return answered;
   }
   int get(void* message) const {
