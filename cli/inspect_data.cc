@@ -7,6 +7,7 @@
 
 #include "base/printable.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
 #include "configs/job.h"
 #include "data/dataset.h"
 #include "data/kinds.h"
@@ -71,7 +72,7 @@ void print_json(const std::string& name, const std::string& yaml, const data::Su
   json["unreadable"] = summary.unreadable;
   json["unreadable_samples"] = summary.unreadable_count;
   json["yaml"] = yaml;
-  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_event(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Result<int> show(const std::string& name, const std::string& yaml, const data::DataSpec& spec,
