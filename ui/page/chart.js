@@ -2,12 +2,21 @@
 import {byId, loss, rate, share} from './text.js';
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const fine = (value, digits) => (value === null || value === undefined ? '–' : value.toPrecision(digits));
+
+const short = (value) => value.toLocaleString('en', {notation: 'compact', maximumSignificantDigits: 3});
+
+// From zero to nearly all of the values: a step that was told of late seems a thousand times as fast.
+function rangeOfMost(plot) {
+  const values = plot.data[1].filter((value) => value !== null).sort((a, b) => a - b);
+  const most = values[Math.floor(0.99 * (values.length - 1))] ?? 1, all = values.at(-1) ?? 1;
+  return [0, 1.1 * (all > 3 * most ? most : all) || 1];
+}
 
 class Chart {
   // `series`: {label, colour (of page.css), points (dots instead of a line), show}
-  constructor(id, series, show) {
+  constructor(id, series, show, range) {
     this.box = byId(id);
+    this.range = range;
     this.series = series;
     this.show = show;
     this.data = null;
@@ -43,8 +52,8 @@ class Chart {
     const step = {label: 'step', value: (plot, value, index, at) => String(this.at(plot, value, index, at) ?? '–')};
     this.plot = new uPlot({
       width, height: Math.max(80, this.box.clientHeight - 26),
-      scales: {x: {time: false}},
-      axes: [{...axis, size: 30}, {...axis, size: 52, values: (plot, ticks) => ticks.map((tick) => fine(tick, 3) * 1 + '')}],
+      scales: {x: {time: false}, y: this.range ? {range: this.range} : {}},
+      axes: [{...axis, size: 30}, {...axis, size: 52, values: (plot, ticks) => ticks.map(short)}],
       cursor: {drag: {x: true, y: false}},
       series: [step, ...series],
     }, this.data, this.box);
@@ -91,7 +100,7 @@ export class Curves {
     this.charts ??= {
       loss: new Chart('loss', [{label: 'training', colour: '--first'}, {label: 'test', colour: '--second', points: true}], loss),
       score: new Chart('score', [{label: 'test', colour: '--second', points: true}], (value) => value === null ? '–' : share(value)),
-      rate: new Chart('rate', [{label: 'samples/s', colour: '--third'}], (value) => value === null ? '–' : rate(value)),
+      rate: new Chart('rate', [{label: 'samples/s', colour: '--third'}], (value) => value === null ? '–' : rate(value), rangeOfMost),
     };
     const tested = (name) => this.evaluations.map((one) => one.metrics[name] ?? null);
     const at = this.evaluations.map((one) => one.step);
