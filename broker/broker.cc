@@ -138,7 +138,13 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
           [&](const proto::StageFailed& m) {
             with_stage(m, [&](Job& job, uint32_t stage) { recovery_.on_stage_failed(job, stage, peer, m); });
           },
-          [&](const proto::StageResumed& m) { status = runs_.on_stage_resumed(peer, m); },
+          [&](const proto::StageResumed& m) {
+            if (Job* job = runs_.find_ahead(peer, m))
+              return recovery_.recover(*job, "peer " + peer.name +
+                                                 " has come further than this broker remembers: was an older "
+                                                 "copy of its data restored?");
+            status = runs_.on_stage_resumed(peer, m);
+          },
           [&](const proto::StandingBy& m) { stand_bys_.on_standing_by(peer, m); },
           [&](const proto::ProbeReport& m) { probes_.on_report(peer, m); },
           [&](const proto::PeerLog& m) {

@@ -78,9 +78,7 @@ void add_peer(CommandLine program, Command& chosen) {
   CommandLine status = command.subcommand(
       "status", "what each of them does, and why it does not work: \"paused: on battery\"");
   auto options = std::make_shared<PauseOptions>(PauseOptions{.length = {}, .status = true});
-  status.option("--format", options->format, "text, or json: one event a line")
-      .one_of({"text", "json"})
-      .shows_default();
+  status.format(options->format);
   status.runs(chosen, [options] { return run_pause(*options); });
 }
 

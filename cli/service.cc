@@ -9,6 +9,8 @@
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/exit_codes.h"
+#include "cli/json_event.h"
+#include "cli/report.h"
 #include "cli/service_files.h"
 #include "storage/files.h"
 
@@ -20,6 +22,8 @@ struct ServiceOptions {
   std::string broker, token;
   std::vector<std::string> devices;
   bool replace = false, no_start = false;
+  std::string format = "text";
+  bool json() const { return format == "json"; }
 };
 
 struct Places {
@@ -50,11 +54,23 @@ Said systemctl(const std::string& arguments) {
   return said;
 }
 
+// What was done, or how the service stands: to people `text`.
+void tell(const ServiceOptions& options, const char* action, const Places& at, const std::string& state,
+          const std::string& at_login, const std::string& text) {
+  const auto known = [](const std::string& said) { return said.empty() ? "null" : json_string(said); };
+  if (options.json())
+    print_event(fmt::format(
+        R"({{"event":"service","action":"{}","unit":{},"settings":{},"state":{},"at_login":{}}})", action,
+        json_string(at.unit.string()), json_string(at.settings.string()), known(state), known(at_login)));
+  else
+    fmt::print("{}", text);
+}
+
 Status write(const fs::path& path, const std::string& text, uint32_t mode) {
   storage::Files files;
   WEFT_TRY_STATUS(files.make_directories(path.parent_path()));
   WEFT_TRY_STATUS(files.write_atomic(path, std::as_bytes(std::span(text)), {.mode = mode}));
-  fmt::print("wrote {}\n", path.string());
+  fmt::print(stderr, "wrote {}\n", path.string());
   return {};
 }
 
@@ -94,7 +110,8 @@ Result<int> install(const ServiceOptions& options) {
   }
   WEFT_TRY_STATUS(write_unit(at));
   if (options.no_start) {
-    fmt::print("to start it: systemctl --user daemon-reload && systemctl --user enable --now weft-peer\n");
+    tell(options, "installed", at, {}, {},
+         "to start it: systemctl --user daemon-reload && systemctl --user enable --now weft-peer\n");
     return kExitOk;
   }
   Said said = systemctl("daemon-reload");
@@ -104,13 +121,13 @@ Result<int> install(const ServiceOptions& options) {
         ErrorCode::Unavailable,
         "the user's systemd did not start the peer: " + said.text +
             "\nto try again: systemctl --user daemon-reload && systemctl --user enable --now weft-peer");
-  fmt::print(
-      "the peer runs whenever you are logged in; for it to run always: loginctl enable-linger\n"
-      "what it says: journalctl --user -u weft-peer\n");
+  tell(options, "installed", at, {}, {},
+       "the peer runs whenever you are logged in; for it to run always: loginctl enable-linger\n"
+       "what it says: journalctl --user -u weft-peer\n");
   return kExitOk;
 }
 
-Result<int> remove(const ServiceOptions&) {
+Result<int> remove(const ServiceOptions& options) {
   WEFT_TRY(const Places at, places());
   if (!fs::exists(at.unit))
     return fail(ErrorCode::NotFound, "no peer is installed as a service: there is no " + at.unit.string());
@@ -118,24 +135,25 @@ Result<int> remove(const ServiceOptions&) {
   storage::Files files;
   WEFT_TRY_STATUS(files.remove(at.unit));
   systemctl("daemon-reload");
-  fmt::print("removed {}\n", at.unit.string());
   if (stopped.status != 0)
     std::fprintf(stderr, "weft: warning: systemd did not stop it: %s\n", stopped.text.c_str());
   WEFT_TRY(const fs::path data, data_folder());
-  fmt::print("kept {}, {} and the identity in {}\n", at.settings.string(), at.token.string(),
-             (data / "peer").string());
+  tell(options, "removed", at, {}, {},
+       fmt::format("removed {}\nkept {}, {} and the identity in {}\n", at.unit.string(), at.settings.string(),
+                   at.token.string(), (data / "peer").string()));
   return kExitOk;
 }
 
 // 0: it runs; 1: it does not; 3: it is not installed.
-Result<int> status(const ServiceOptions&) {
+Result<int> status(const ServiceOptions& options) {
   WEFT_TRY(const Places at, places());
   if (!fs::exists(at.unit))
     return fail(ErrorCode::NotFound, "no peer is installed as a service: there is no " + at.unit.string());
   const Said active = systemctl("is-active weft-peer.service");
   const Said enabled = systemctl("is-enabled weft-peer.service");
-  fmt::print("unit: {}\nsettings: {}\nstate: {}\nat login: {}\n", at.unit.string(), at.settings.string(),
-             active.text, enabled.text);
+  tell(options, "status", at, active.text, enabled.text,
+       fmt::format("unit: {}\nsettings: {}\nstate: {}\nat login: {}\n", at.unit.string(),
+                   at.settings.string(), active.text, enabled.text));
   return active.status == 0 ? kExitOk : kExitFailed;
 }
 
@@ -148,6 +166,7 @@ void add_service(CommandLine program, Command& chosen) {
   auto options = std::make_shared<ServiceOptions>();
   const auto add = [&](const char* name, const char* what, Result<int> (*run)(const ServiceOptions&)) {
     CommandLine sub = command.subcommand(name, what);
+    sub.format(options->format);
     sub.runs(chosen, [options, run] { return run(*options); });
     return sub;
   };

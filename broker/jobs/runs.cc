@@ -170,6 +170,14 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   return {};
 }
 
+Job* Runs::find_ahead(const Peer& peer, const proto::StageResumed& resumed) {
+  const auto place = place_of(peer, resumed.run, resumed.plan_version);
+  if (!place) return nullptr;
+  const phase::Running* at = place->job->running();
+  const bool waits = at != nullptr && at->restarted && !at->crew.stages[place->stage].here;
+  return waits && !at->run->has_given(resumed.last_sequence) ? place->job : nullptr;
+}
+
 std::vector<Job*> Runs::jobs_held(const PeerId& peer, const std::vector<proto::StageHeld>& held) {
   std::vector<Job*> jobs;
   for (const proto::StageHeld& each : held) {

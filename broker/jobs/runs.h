@@ -69,6 +69,9 @@ class Runs {
   // `blobs_missing`: as of Received.
   Status on_report(Peer& peer, const proto::Message& message, uint32_t blobs_missing);
   Status on_stage_resumed(Peer& peer, const proto::StageResumed& resumed);
+  // The job of a stage that has been given more than this broker remembers: it was restarted with an older
+  // copy of its records. Nothing: it has not.
+  Job* find_ahead(const Peer& peer, const proto::StageResumed& resumed);
   // Those of the stages that the peer holds still whose runs go on with it.
   std::vector<Job*> jobs_held(const PeerId& peer, const std::vector<proto::StageHeld>& held);
   void ask_to_resume(Job& job, Peer& peer);

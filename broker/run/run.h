@@ -49,6 +49,8 @@ class Run {
   // A stage came back: it gets the commands after `last_sequence`, and the norms of steps under way.
   // InvalidArgument when it cannot have been given just these. What it reports again is dropped.
   Result<RunEffects> on_resumed(Instant now, uint32_t stage, uint64_t last_sequence);
+  // Whether a command of that number was given, by this broker or one whose records it has.
+  bool has_given(uint64_t sequence) const { return sequence < commands_.script().next_sequence(); }
 
   // What a stage reports, in its peer's order. InvalidArgument when it cannot be: the peer breaks the
   // protocol, and nothing comes of what it said.

@@ -171,6 +171,27 @@ TEST(Restart, APeerThatComesBackWithoutItsStageIsReplacedAtOnce) {
   EXPECT_NE(notices.find("going on from the checkpoint of step 5"), std::string::npos) << notices;
 }
 
+// Its peers have come further than a backup that was restored: they lose their stages, and not their lives.
+TEST(Restart, WithAnOlderCopyOfItsRecordsTheRunGoesOnFromThere) {
+  for (uint64_t seed = 1; seed <= 10 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Cluster cluster({.steps = 40}, seed);
+    cluster.join(1);
+    cluster.join(2);
+    cluster.submit();
+    while (cluster.step() < 8) cluster.turn();
+    const MemoryStore backup = cluster.store();
+    while (cluster.step() < 20) cluster.turn();
+    cluster.store() = backup;
+    cluster.crash_broker();
+    EXPECT_TRUE(cluster.play());
+    EXPECT_EQ(cluster.core().counters().protocol_errors, 0u);
+    const std::string notices = testing::PrintToString(cluster.notices());
+    EXPECT_NE(notices.find("has come further than this broker remembers"), std::string::npos) << notices;
+    cluster.check_log();
+  }
+}
+
 TEST(Restart, InTheMiddleOfStepsThatAreDoneAgain) {
   for (int moment = 5; moment < 120 && !testing::Test::HasFailure(); moment += 5) {
     SCOPED_TRACE("moment " + std::to_string(moment));

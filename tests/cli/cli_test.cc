@@ -158,7 +158,7 @@ TEST_F(Cli, AnOutputThatCannotBeIsToldBeforeTheFirstStep) {
                                  scratch_.folder() / "stderr", {}, "/bin/sh")
                              .finish();
   EXPECT_EQ(small.status, 6) << small.err;
-  EXPECT_EQ(small.out, "");
+  EXPECT_EQ(nlohmann::json::parse(small.out)["event"], "error");
 }
 
 TEST_F(Cli, WrongJobFilesGiveTheLineAndExitCodeTwo) {

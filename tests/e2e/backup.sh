@@ -34,12 +34,14 @@ restore
 start_broker --lease 3s  # on the same port, with the same tokens
 "$weft" fetch "$first" -o "$work/after.onnx" >/dev/null
 same_file "what job $first learnt, from the backup" "$work/before.onnx" "$work/after.onnx"
+# Steps of before the backup stand in the log: the run has to get past them.
+before=$("$weft" logs "$job_number" --format json | grep '"event":"step"' | tail -n 1 | field step)
 open_events
 "$weft" logs "$job_number" --follow --format json >"$work/events.pipe" 2>>"$work/submit.log" &
 submit_pid=$!
 exec {events}<"$work/events.pipe"
 wait_for_event '"state":"running"'
-wait_for_step 10
+wait_for_step $((before + 5))
 "$weft" stop "$job_number" >/dev/null
 finish_job
 steps_are_whole "$(field steps <<<"$LINE")"
@@ -51,7 +53,7 @@ if "$weft" broker gc --data-dir "$DATA" --keep 1s 2>"$work/refused"; then fail "
 grep -q -- --keep "$work/refused" || fail "it does not say what to do: $(cat "$work/refused")"
 end_process TERM "$broker_pid"
 "$weft" broker gc --data-dir "$DATA" --keep 1s --format json >"$work/went"
-[ "$(field jobs <"$work/went")" = "[$first" ] || fail "not what was expected went: $(cat "$work/went")"
+[[ $(field jobs <"$work/went") == "[$first"[],]* || $(field jobs <"$work/went") == "[$first" ]] || fail "not what was expected went: $(cat "$work/went")"
 start_broker
 ! "$weft" status "$first" >/dev/null 2>&1 || fail "job $first is still known"
 submit_job "$work/job.yaml" --set schedule=null --set steps=5

@@ -138,7 +138,8 @@ unset WEFT_TOKEN WEFT_BROKER
 rm -rf "$tokens"
 start_broker
 for home in 1 2; do
-  in_net "home$home" "$weft" join "$BROKER" --token "$PEER_TOKEN" --name "home$home" --device null:rtx3080 \
+  # nsenter becomes the peer, so that its process is known.
+  nsenter "--net=/run/netns/home$home" "$weft" join "$BROKER" --token "$PEER_TOKEN" --name "home$home" --device null:rtx3080 \
     --data-dir "$work/peer-home$home" >>"$work/home$home.log" 2>&1 &
   peer_pid[home$home]=$!
 done
