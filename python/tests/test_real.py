@@ -82,6 +82,16 @@ class Local(Real):
             self.assertEqual(steps, [stopped.steps + 1, stopped.steps + 2])
         self.assertEqual(self.left_behind(), [])
 
+    def test_another_run_goes_on_where_one_was_stopped(self):
+        terms = {"inputs": {"x": "image"}, "loss": "cross_entropy", "batch_size": 32, "threads": 1,
+                 "directory": self.file("job")}
+        with weft.local(self.file("model.onnx"), self.file("train.npz"), steps=1000000, **terms) as run:
+            next(event for event in run.events() if event.kind == "step")
+            stopped = run.stop()
+        with weft.local(self.file("model.onnx"), self.file("train.npz"), steps=stopped.steps + 1, resume="auto",
+                        **terms) as run:
+            self.assertEqual([event.step for event in run.events() if event.kind == "step"], [stopped.steps + 1])
+
     def test_a_run_ends_with_its_object(self):
         run = weft.local(self.job, threads=1, steps=1000000)
         events = run.events()

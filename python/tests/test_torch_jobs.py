@@ -61,6 +61,7 @@ class OnPeers(Broker):
             gap = float((ours.state_dict()[name] - tensor).norm() / tensor.norm())
             self.assertLessEqual(gap, 1e-4, name)
         self.assertTrue(torch.equal(ours[0].bias, model[0].bias))
+        self.assertEqual(job.status().name, "Sequential")
         again = copy.deepcopy(model)
         weft.job(job.number).load_into(again, wait=False)
         self.assertTrue(torch.equal(again[4].weight, ours[4].weight))

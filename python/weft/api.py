@@ -11,6 +11,7 @@ from .jobs import Job
 from .local import LocalRun
 from .prepare import prepare
 from .program import ask, broker_environment, checked_program, only_event
+from .weights import bare_module
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from .types import Terms
 
 
-def submit(model: Any, dataset: Any = None, *, broker: Optional[str] = None, token: Optional[str] = None,
+def submit(model: Any, dataset: Any = None, *, name: Optional[str] = None, broker: Optional[str] = None,
+           token: Optional[str] = None, resume: "Optional[str | os.PathLike[str]]" = None,
            **terms: "Unpack[Terms]") -> Job:
     """Hands a job to a broker; returns as soon as the broker has model and data.
 
@@ -29,12 +31,20 @@ def submit(model: Any, dataset: Any = None, *, broker: Optional[str] = None, tok
     `model` is a torch module, an ONNX file, or a job file. `dataset` is a torch Dataset, a list of samples, a mapping
     of names to arrays, an .npz file, or what a job file says under data.train. The other arguments are those of
     weft.types.Terms; docs/PYTHON.md explains them. Broker and token are those of `weft login`, unless they are
-    named here.
+    named here. `name` is what lists call the job: by default the model's class. `resume` is a checkpoint that
+    local() wrote.
     """
     checked_program()
+    arguments: List[str] = []
+    if name is None and not isinstance(model, (str, os.PathLike)):
+        name = type(bare_module(model)).__name__
+    if name is not None:
+        arguments += ["--name", name]
+    if resume is not None:
+        arguments += ["--resume", os.path.abspath(os.fspath(resume))]
     prepared = prepare(model, dataset, terms)
     try:
-        events = ask(["submit", prepared.job, *prepared.sets, "--detach", "--format", "json"],
+        events = ask(["submit", prepared.job, *prepared.sets, *arguments, "--detach", "--format", "json"],
                      broker_environment(broker, token))
     finally:
         prepared.folder.remove()  # the broker has all of it
@@ -50,7 +60,8 @@ def local(model: Any, dataset: Any = None, *, threads: Optional[int] = None, bac
           resume: "Optional[str | os.PathLike[str]]" = None, **terms: "Unpack[Terms]") -> LocalRun:
     """Trains on this machine, in a process of its own; the arguments are those of submit().
 
-    `threads` and `backend` are those of `weft local`; `resume` is a checkpoint to go on from.
+    `threads` and `backend` are those of `weft local`; `resume` is a checkpoint to go on from, or "auto": the one
+    that an earlier run left in `directory`.
     """
     checked_program()
     arguments: List[str] = []
@@ -59,7 +70,7 @@ def local(model: Any, dataset: Any = None, *, threads: Optional[int] = None, bac
     if backend is not None:
         arguments += ["--backend", backend]
     if resume is not None:
-        arguments += ["--resume", os.path.abspath(os.fspath(resume))]
+        arguments += ["--resume", "auto" if resume == "auto" else os.path.abspath(os.fspath(resume))]
     return LocalRun(prepare(model, dataset, terms), arguments)
 
 
