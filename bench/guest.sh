@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What a guest leaves to who sits before the machine: how fast the owner's own loop runs on every processor while a guest
-# trains, and while it is paused, beside how fast it runs alone. In turn, ROUNDS times (default 5); prints medians of loops
-# a second and their ratios to alone. Nothing else may run on the machine.
-#   bench/guest.sh [ROUNDS [SECONDS]]        SECONDS of each measurement: 4
+# trains, and while it is paused, beside how fast it runs while the guest's process is stopped. In turn, ROUNDS times
+# (default 10), so that what else goes on at the machine is in both; prints the medians of the ratios, and their quartiles.
+#   bench/guest.sh [ROUNDS [MILLISECONDS]]        MILLISECONDS of each measurement: 1000; less than a lease
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 cluster_begin
-rounds=${1:-5} length=${2:-4}
+rounds=${1:-10} length=${2:-1000}
 cp examples/gpt/job.yaml examples/gpt/model.onnx "$work/"
 made_text 300000 >"$work/corpus.txt"
 start_broker
@@ -15,37 +15,35 @@ submit_job "$work/job.yaml" --set "data.train.path=$work/corpus.txt" --set steps
   --set data.train.validation=0
 wait_for_step 2
 cat "$work/events.pipe" >/dev/null &  # nobody reads the rest
-# A loop that does nothing but count, one for each processor; prints how often all went round in a second.
-owner() {
-  local i count all=0 pids=()
-  for ((i = 0; i < $(nproc); ++i)); do
-    # shellcheck disable=SC2016
-    awk -v length_s="$length" 'BEGIN { "date +%s.%N" | getline began; close("date +%s.%N")
-      do { for (i = 0; i < 1000000; ++i) sum += i; ++rounds; "date +%s.%N" | getline now; close("date +%s.%N") } while (now - began < length_s)
-      print rounds / (now - began) }' >"$work/owner.$i" &
-    pids+=("$!")
+# A loop that does nothing but count, one for each processor; prints how often all went round.
+turn_round() {
+  local end=$(($(microseconds) + length * 1000)) turns=0 k
+  while [ "${EPOCHREALTIME/[.,]/}" -lt "$end" ]; do
+    for ((k = 0; k < 1000; ++k)); do :; done
+    turns=$((turns + 1))
   done
+  echo "$turns"
+}
+owner() {
+  local i pids=()
+  for ((i = 0; i < $(nproc); ++i)); do turn_round >"$work/owner.$i" & pids+=("$!"); done
   wait "${pids[@]}"
   cat "$work"/owner.* | awk '{ all += $1 } END { print all }'
 }
-median() { sort -n | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'; }
-: >"$work/beside"; : >"$work/paused"; : >"$work/alone"
-visits=0
-for ((round = 0; round < rounds; ++round)); do
-  owner >>"$work/beside"
-  "$weft" pause >/dev/null
-  visits=$((visits + 1))
-  until [ "$(grep -c "info away" "$work/guest.log")" -ge "$visits" ]; do sleep 0.1; done
-  owner >>"$work/paused"
-  kill -STOP "${peer_pid[guest]}"
-  owner >>"$work/alone"
-  kill -CONT "${peer_pid[guest]}"
-  "$weft" pause --off >/dev/null
-  until [ "$("$weft" status "$job_number" --format json | field state)" = running ]; do sleep 0.1; done
-done
-alone=$(median <"$work/alone")
-for what in alone paused beside; do
-  awk -v what="$what" -v rate="$(median <"$work/$what")" -v alone="$alone" -v rounds="$rounds" 'BEGIN {
-    names["alone"] = "the owner alone (guest stopped)"; names["paused"] = "while the guest is paused"; names["beside"] = "while the guest trains"
-    printf "%-34s %7.2f loops/s   ratio to alone %.3f   (median of %d)\n", names[what], rate, rate / alone, rounds }'
-done
+guest_is_stopped() { kill -STOP "${peer_pid[guest]}"; }
+guest_goes_on() { kill -CONT "${peer_pid[guest]}"; }
+compare() {  # compare WHAT
+  local i beside alone
+  : >"$work/ratios"
+  for ((i = 0; i < rounds; ++i)); do  # whoever is first is second the next time
+    if ((i % 2)); then beside=$(owner); guest_is_stopped; alone=$(owner); guest_goes_on
+    else guest_is_stopped; alone=$(owner); guest_goes_on; beside=$(owner); fi
+    awk -v a="$alone" -v b="$beside" 'BEGIN { print b / a }' >>"$work/ratios"
+  done
+  sort -n "$work/ratios" | awk -v what="$1" '{ v[NR] = $1 } END {
+    printf "the owner %-28s %.3f of the speed alone (quartiles %.3f to %.3f, %d pairs)\n", what, v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 3) / 4)], NR }'
+}
+compare "beside a guest that trains:"
+"$weft" pause >/dev/null
+wait_for_log "$work/guest.log" "info away" 600
+compare "beside a paused guest:"

@@ -67,6 +67,7 @@ status_of() { XDG_RUNTIME_DIR=$work/run-$1 "$weft" peer status; }
 # Until the log of NAME has so many lines with the text.
 wait_for_lines() {  # wait_for_lines NAME TEXT COUNT
   local log tail_pid seen=0
+  [ -e "$work/$1.log" ] || : >>"$work/$1.log"  # who writes it may not have begun
   exec {log}< <(exec tail -n +1 -f "$work/$1.log")
   tail_pid=$!
   while [ "$seen" -lt "$3" ] && read -r -t $((60 * slower)) LINE <&"$log"; do [[ $LINE != *"$2"* ]] || seen=$((seen + 1)); done
