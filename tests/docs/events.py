@@ -19,11 +19,12 @@ compares the lines of every command with that schema.
 
 - Each line has `event`, which says what it is, and `time`: RFC 3339, in UTC, with milliseconds. What a broker
   tells has the broker's time.
-- `job` is the job's number at its broker. A run on one machine has none.
+- `job` is the job's number at its broker. A run on one machine has none. `weft plan` asks no broker: its
+  `job` is the job file's name.
 - Numbers are written so that they read back as the same double. What is not finite is null.
-- Only `step` has a `loss` of its own, and `error`, `result` or neither is the last line.
-- A command that fails ends with `error`. Its `exit_code` is the one that the command ends with; `man weft`
-  lists them.
+- Only `step` has a field `loss` at the top: other losses are in `metrics`, or have longer names.
+- A run that ends, and a command that fails, say so in the last line: `result`, or `error`. The `exit_code` of
+  `error` is the one that the command ends with; `man weft` lists them.
 - Within a version fields are added, never renamed. A program passes over fields and events that it does not
   know.
 

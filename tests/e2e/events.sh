@@ -13,6 +13,7 @@ job=$work/job.yaml
 lines=$work/lines
 mkdir "$lines"
 count=0
+elsewhere=
 # says COMMAND...: its lines are kept, however it ends.
 says() {
   count=$((count + 1))
@@ -33,7 +34,22 @@ says plan "$job" --cluster examples/plans/h100x4.yaml
 says plan "$job" --cluster examples/plans/h100x4.yaml --compare
 says gradcheck "$work/local.inference.onnx" --directions 1
 mkdir "$work/cases"
+onnx_cases=/usr/share/libonnx-testdata/data/node
+if [ -d "$onnx_cases/test_abs" ]; then cp -r "$onnx_cases/test_abs" "$work/cases/"; else elsewhere="case"; fi
 says conformance "$work/cases"
+cp examples/gpt/model.onnx "$work/gpt.onnx"
+says generate "$work/gpt.onnx" --length 4 --threads 1
+printf '%s\n' 'model: gpt.onnx' 'task: serve' 'serve: {name: gpt, sequences_max: 8}' >"$work/serve.yaml"
+says plan "$work/serve.yaml" --cluster examples/plans/h100x4.yaml
+serves() {  # serves NAME COMMAND...: until it has said one line
+  local name=$1; shift
+  "$weft" "$@" --format json >"$lines/0.$name" 2>>"$work/$name.log" &
+  peer_pid[$name]=$!
+  wait_for_log "$lines/0.$name" '"event"'
+  end_process TERM "${peer_pid[$name]}"
+  unset "peer_pid[$name]"
+}
+serves serve serve "$work/gpt.onnx" --http 127.0.0.1:0 --threads 1 --skip-check
 says ops
 says status nonsense
 says doctor
@@ -62,6 +78,7 @@ says submit "$job" --set steps=1000000 --detach
 says jobs
 says status 1
 says logs 1
+serves ui ui --listen 127.0.0.1:0
 says fetch 1 -o "$work/again.onnx"
 says peers
 WEFT_TOKEN=$admin says peers
@@ -87,9 +104,9 @@ end_process TERM "$broker_pid"
 broker_pid=
 says broker gc --data-dir "$work/broker" --keep 1s --dry-run
 
-# What takes a service, a page or a text model has its line in tests of its own: those are left out here.
-# case: of ONNX's own files; serving, text: tests/e2e/serve.sh; ui: tests/e2e/ui.sh.
-elsewhere="case serving text ui warning"
+# warning: local prints it where a file cannot be written on the way, and here every one can. case: where ONNX's own files
+# are not installed.
+elsewhere="$elsewhere warning"
 /usr/bin/python3 $events validate "$lines"/* >"$work/seen"
 for event in $(/usr/bin/python3 -c 'import json; print(*json.load(open("docs/events.schema.json"))["definitions"])'); do
   grep -qx "$event" "$work/seen" || [[ " $elsewhere " == *" $event "* ]] || fail "no command printed the event '$event'"
