@@ -38,7 +38,8 @@ std::string row(const std::string& job, const std::string& state, const std::str
 }
 
 std::string line_of_time(const proto::JobStatus& job, int64_t now) {
-  const std::string began = "submitted " + since_text(job), took = took_text(job, now);
+  std::string began = "submitted " + since_text(job);
+  const std::string took = took_text(job, now);
   if (!has_ended(job.state)) return fmt::format("{}, {} ago", began, took);
   if (job.ended_unix_ms <= 0) return began;
   return fmt::format("{}, ended {}, after {}", began, local_time(job.ended_unix_ms), took);

@@ -55,7 +55,7 @@ struct LocalOptions {
 Result<std::filesystem::path> resumed_from(const std::string& asked, const configs::Job& job) {
   if (asked != "auto") return asked;
   storage::Files files;
-  const std::filesystem::path folder = train::checkpoint_folder(job);
+  std::filesystem::path folder = train::checkpoint_folder(job);
   const auto latest = storage::find_latest(folder, files);
   if (latest) {
     say(stderr, "going on from the checkpoints in {}\n", folder.string());

@@ -75,6 +75,7 @@ class Notifier : public Listener {
     for (char** one = environ; *one != nullptr; ++one) variables.emplace_back(*one);
     for (const auto& [name, value] : more) variables.push_back(name + "=" + value);
     std::vector<char*> pointers;
+    pointers.reserve(variables.size() + 1);
     for (std::string& variable : variables) pointers.push_back(variable.data());
     pointers.push_back(nullptr);
     const char* arguments[] = {"sh", "-c", command_.c_str(), nullptr};

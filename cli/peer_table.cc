@@ -77,6 +77,7 @@ std::vector<std::string> peer_table(const proto::PeerList& list, bool all) {
 
 std::vector<std::string> peer_events(const proto::PeerList& list) {
   std::vector<std::string> lines;
+  lines.reserve(list.peers.size() + 1);
   for (const proto::PeerStatus& peer : list.peers)
     lines.push_back(event_line({{"event", "peer"},
                                 {"peer", to_hex(peer.peer.digest)},
