@@ -22,6 +22,7 @@ std::vector<std::string> nearest(std::string_view word, const std::vector<std::s
   std::sort(found.begin(), found.end());
   if (found.size() > kMost) found.resize(kMost);
   std::vector<std::string> names;
+  names.reserve(found.size());
   for (auto& [far, name] : found) names.push_back(std::move(name));
   return names;
 }

@@ -357,29 +357,31 @@ constexpr JobKey kServe[] = {
      .task = Task::Serve},
 };
 
-const JobKeySection kSections[] = {
-    {"The file", "", kFile},
-    {"Inputs", "", kInputs},
-    {"Data",
-     "[DATA.md](DATA.md) says what is taken and what is refused, [MODELS.md](MODELS.md#data) which types of "
-     "numbers.",
-     data_job_keys()},
-    {"Loss",
-     "A list of losses has these keys in each of its items. [MODELS.md](MODELS.md#the-loss) says how the "
-     "loss of a "
-     "step is counted.",
-     kLoss},
-    {"Steps", "", kSteps},
-    {"What is trained, and how", "", kOptimizer},
-    {"Serving",
-     "A job with `task: serve` has these keys, `model` and, of `placement`, `stages`, `equal_bits` and "
-     "`exclude`. What belongs to training or data means nothing there and is refused.",
-     kServe},
-    {"On many machines", "", kMachines},
-};
-
 }  // namespace
 
-std::span<const JobKeySection> job_key_sections() { return kSections; }
+std::span<const JobKeySection> job_key_sections() {
+  static const JobKeySection kSections[] = {
+      {"The file", "", kFile},
+      {"Inputs", "", kInputs},
+      {"Data",
+       "[DATA.md](DATA.md) says what is taken and what is refused, [MODELS.md](MODELS.md#data) which types "
+       "of "
+       "numbers.",
+       data_job_keys()},
+      {"Loss",
+       "A list of losses has these keys in each of its items. [MODELS.md](MODELS.md#the-loss) says how the "
+       "loss of a "
+       "step is counted.",
+       kLoss},
+      {"Steps", "", kSteps},
+      {"What is trained, and how", "", kOptimizer},
+      {"Serving",
+       "A job with `task: serve` has these keys, `model` and, of `placement`, `stages`, `equal_bits` and "
+       "`exclude`. What belongs to training or data means nothing there and is refused.",
+       kServe},
+      {"On many machines", "", kMachines},
+  };
+  return kSections;
+}
 
 }  // namespace weft::configs

@@ -77,6 +77,7 @@ Result<std::vector<std::filesystem::path>> files_of(const DataSpec& spec) {
                                },
                                [](const NpySpec& npy) -> Files {
                                  std::vector<std::filesystem::path> files;
+                                 files.reserve(npy.arrays.size());
                                  for (const auto& [column, path] : npy.arrays) files.push_back(path);
                                  return files;
                                },

@@ -7,8 +7,6 @@
 
 namespace weft::train {
 namespace {
-namespace fs = std::filesystem;
-
 const dag::TensorSpec* spec_in(const dag::Graph& graph, const std::string& name) {
   for (const dag::Initializer& initializer : graph.initializers())
     if (initializer.name == name) return &graph.spec(initializer.value);
