@@ -103,6 +103,7 @@ class Curves : public Listener {
   void on(const train::ResultEvent&, int64_t) { put_row(); }
   void on(const train::CheckpointEvent&, int64_t) {}
   void on(const train::WarningEvent&, int64_t) {}
+  void on(const train::AgreementEvent&, int64_t) {}
 
   void put_row() {
     if (!row_) return;

@@ -45,7 +45,7 @@ struct LocalOptions {
   std::string job;
   std::vector<std::string> sets;
   std::string format = "text";
-  std::string resume;
+  std::string resume, replay;
   bool summary = false, other_data = false;
   HeardOptions heard;
   BackendOptions backend;
@@ -98,13 +98,15 @@ Result<int> run_local(const LocalOptions& options) {
                                               : make_text_report(stdout, {.summary = options.summary}),
                      options.heard.listeners(train::curves_file(job), train::name_of(options.job)));
   std::optional<Patience> patience("reading the job's model and data");
-  WEFT_TRY(const auto result,
-           train::train(job, *backend,
-                        {.resume = resume, .other_data = options.other_data, .stop = &stop_requested},
-                        [&](const train::Event& event) {
-                          patience.reset();
-                          report->show(event);
-                        }));
+  WEFT_TRY(const auto result, train::train(job, *backend,
+                                           {.resume = resume,
+                                            .other_data = options.other_data,
+                                            .replay = options.replay,
+                                            .stop = &stop_requested},
+                                           [&](const train::Event& event) {
+                                             patience.reset();
+                                             report->show(event);
+                                           }));
   patience.reset();
   if (!result.diverged.empty()) {
     std::fprintf(stderr,
@@ -131,6 +133,8 @@ void add_local(CommandLine program, Command& chosen) {
   command.option(
       "--resume", options->resume,
       "go on from a checkpoint: its folder or manifest, or auto: the one beside the output, if there is one");
+  command.option("--replay", options->replay,
+                 "of replicas with local steps: make the rounds of this record again, trained.rounds.jsonl");
   command.flag("--other-data", options->other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");

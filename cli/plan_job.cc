@@ -369,6 +369,7 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
   PlannedJob planned{
       .name = path.string(), .job = std::move(outline.job), .graph = {}, .lowered = {}, .notes = {}};
   Job& job = planned.job;
+  WEFT_TRY_STATUS(train::check_for_peers(job));
   for (const auto& [dim, size] : sizes) job.sizes[dim] = size;
   if (job.microbatch_size == 0) job.microbatch_size = microbatch_size;
   if (job.microbatch_size == 0) {

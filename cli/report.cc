@@ -98,6 +98,11 @@ struct JsonLine {
         json_number(e.samples_per_second), json_number(e.gradient_norm),
         e.skipped ? R"(,"skipped":true)" : "");
   }
+  std::string operator()(const train::AgreementEvent& e) const {
+    return fmt::format(
+        R"({{"event":"agreement","after_step":{},"replica_steps":[{}],"sent_bytes":{},"returned_bytes":{},"dense_bytes":{}}})",
+        e.after_step, fmt::join(e.steps, ","), e.sent_bytes, e.returned_bytes, e.dense_bytes);
+  }
   std::string operator()(const train::EvaluationEvent& e) const {
     return fmt::format(R"({{"event":"evaluation","after_step":{},"samples":{},"metrics":{},"codecs":{}}})",
                        e.after_step, e.samples, json_metrics(e.metrics),

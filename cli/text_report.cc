@@ -137,6 +137,7 @@ class TextReport : public Report {
     line(e.path.empty() ? fmt::format("checkpoint after step {}", e.after_step)
                         : fmt::format("checkpoint after step {}: {}", e.after_step, e.path.string()));
   }
+  void on(const train::AgreementEvent&) {}  // there may be many; what it cost is in the JSON
   void on(const train::WarningEvent& e) {
     end_live();
     std::fprintf(stderr, "warning: %s\n", e.text.c_str());

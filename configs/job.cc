@@ -19,7 +19,6 @@ namespace weft::configs {
 namespace {
 
 constexpr uint64_t kEpochsMax = uint64_t{1} << 30;
-constexpr uint64_t kBatchMax = uint64_t{1} << 22;
 constexpr size_t kExcludedMax = 256;  // peers
 constexpr Duration kCheckpointEveryMax = std::chrono::hours(24 * 30);
 
@@ -287,17 +286,7 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
                                                                 {"skip", dag::OnDivergence::Skip}};
   if (const auto chosen = root.choice(root.take("on_divergence"), "on_divergence", kOnDivergence))
     job.on_divergence = *chosen;
-  if (const Node* ranges = root.take("gradient_ranges")) {
-    // Where the planner chooses: as many as there can be.
-    const uint32_t microbatches =
-        job.microbatch_size == 0 ? job.batch_size : job.batch_size / job.microbatch_size;
-    job.gradient_ranges =
-        static_cast<uint32_t>(root.parse_count(*ranges, "gradient_ranges", 1, kBatchMax).value_or(1));
-    if (microbatches % job.gradient_ranges != 0)
-      root.problem(ranges->where, "`gradient_ranges` is " + std::to_string(job.gradient_ranges) +
-                                      ", but a step's " + std::to_string(microbatches) +
-                                      " microbatches cannot be dealt to as many equal ranges");
-  }
+  read_replicas(root, problems, job);
   const Node* evaluate = root.take("evaluate_every");
   if (evaluate) job.evaluate_every = root.parse_count(*evaluate, "evaluate_every", 0, kStepsMax).value_or(0);
   if (job.evaluate_every > 0 && job.train && !job.test)

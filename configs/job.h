@@ -23,6 +23,7 @@
 #include "plan/equal_bits.h"
 #include "plan/pin.h"
 #include "plan/serving.h"
+#include "replicas/terms.h"
 
 namespace weft::configs {
 
@@ -86,6 +87,7 @@ struct Job : dag::TrainingTerms, dag::Borders {
   std::vector<std::string> trained, freeze;
   std::filesystem::path output;
   PlacementTerms placement;
+  replicas::ReplicaTerms replicas;
   plan::Compression compression;
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // `precision`; not every device has each
 

@@ -289,8 +289,8 @@ std::filesystem::path read_file(MapReader& reader, const Node& node, std::string
     reader.problem(
         node.where,
         "`" + reader.path_of(key) + "`: " + path.string() +
-            (exists ? " is not a file; name a file, not a folder; " +
-                          data::as_data(data::FileKind::Folder, path)
+            (exists
+                 ? " is not a file; name a file, not a folder; " + data::as_data(data::FileKind::Folder, path)
              : node.where.from_set
                  ? std::string(": no such file; paths given by --set are relative to the current folder")
                  : std::string(": no such file; paths are relative to the job file's folder")),

@@ -229,6 +229,49 @@ constexpr JobKey kOptimizer[] = {
      .otherwise_words = "no clipping"},
 };
 
+constexpr JobKey kReplicas[] = {
+    {.path = "replicas",
+     .meaning = "How many copies of the model learn side by side, each from samples of its own.",
+     .example = "replicas: 4\nsync: {every: 30}",
+     .otherwise = "1"},
+    {.path = "sync",
+     .meaning =
+         "When replicas come to the same weights. With `step` they add up the gradients of each step: the "
+         "bytes of one machine. With `every` each makes steps of `batch_size` samples alone, with the job's "
+         "optimizer, and all agree now and then; `steps` are those of all of them together. "
+         "[design/replicas.md](design/replicas.md) says what is computed.",
+     .example = "sync: {every: 10}",
+     .otherwise = "step",
+     .takes = "`step`, or a map with `every`"},
+    {.path = "sync.every",
+     .meaning = "How many steps a replica makes alone before all agree.",
+     .example = "replicas: 2\nsync: {every: 100}"},
+    {.path = "sync.codec",
+     .meaning =
+         "How a replica's difference to the weights agreed last is written, and the mean of all of them. "
+         "What a codec leaves out is added to the next difference.",
+     .example = "replicas: 2\nsync: {every: 30, codec: \"topk:0.02:int4\"}",
+     .otherwise = "dense",
+     .takes = "a codec, as `dense`, `int4` or `topk:0.02:int4`"},
+    {.path = "sync.outer",
+     .meaning = "What becomes of that mean.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {type: average}}",
+     .otherwise_words = "`nesterov`"},
+    {.path = "sync.outer.type",
+     .meaning = "`average` adds the mean to the weights; `nesterov` takes it as the gradient of a step with "
+                "momentum, as DiLoCo does.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {type: average}}",
+     .otherwise = "nesterov"},
+    {.path = "sync.outer.learning_rate",
+     .meaning = "The learning rate of `nesterov`.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {learning_rate: 0.5}}",
+     .otherwise = "0.7"},
+    {.path = "sync.outer.momentum",
+     .meaning = "The momentum of `nesterov`, below 1.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {momentum: 0.8}}",
+     .otherwise = "0.9"},
+};
+
 constexpr JobKey kMachines[] = {
     {.path = "placement",
      .meaning = "Which peers get what. `weft local` looks at none of it.",
@@ -375,6 +418,8 @@ std::span<const JobKeySection> job_key_sections() {
        kLoss},
       {"Steps", "", kSteps},
       {"What is trained, and how", "", kOptimizer},
+      {"Replicas", "`weft local` computes all of them, one after the other; a broker does not run them yet.",
+       kReplicas},
       {"Serving",
        "A job with `task: serve` has these keys, `model` and, of `placement`, `stages`, `equal_bits` and "
        "`exclude`. What belongs to training or data means nothing there and is refused.",

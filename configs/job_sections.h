@@ -13,6 +13,7 @@ namespace weft::configs {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr uint64_t kStepsMax = uint64_t{1} << 40;
+inline constexpr uint64_t kBatchMax = uint64_t{1} << 22;
 
 // job_model.cc
 void read_inputs(MapReader& root, Problems& problems, Job& job);
@@ -23,5 +24,7 @@ void refuse(MapReader& reader, std::string_view key);
 // job_optimizer.cc
 void read_optimizer(MapReader& root, Problems& problems, Job& job);
 void read_schedule(MapReader& root, Problems& problems, Job& job);
+// job_replicas.cc: replicas, sync, gradient_ranges. The size of a batch and of a microbatch are known.
+void read_replicas(MapReader& root, Problems& problems, Job& job);
 
 }  // namespace weft::configs

@@ -23,7 +23,8 @@ std::optional<StateSlot> find_state_slot(std::string_view name) {
 std::string to_string(const StateKey& key) {
   constexpr std::string_view kOwners[] = {"", "edge ", "session "};
   return std::string(kOwners[static_cast<size_t>(key.owner)]) + key.name + "/" +
-         std::string(to_string(key.slot));
+         std::string(to_string(key.slot)) +
+         (key.replica > 0 ? " of replica " + std::to_string(key.replica + 1) : "");
 }
 
 StateKey of_initializer(std::string name, StateSlot slot) {

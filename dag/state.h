@@ -26,6 +26,9 @@ enum class StateOwner : uint8_t {
   X(None, "")                              /* no state: a prediction, by its output's name */ \
   X(M, "m")                                /* adam, adamw: mean of gradients */               \
   X(Momentum, "momentum")                  /* sgd */                                          \
+  X(OuterMomentum, "outer_momentum")       /* of the outer rule: replicas/agreement.h */      \
+  X(Residue, "residue")                    /* what a replica owes of its difference */        \
+  X(ReturnResidue, "return_residue")       /* what is owed of the replicas' mean */           \
   X(RunningStatistic, "running_statistic") /* an initializer that the forward pass changes */ \
   X(V, "v")                                /* adam, adamw: mean of gradients' squares */      \
   X(Value, "value")                        /* any other initializer */
@@ -47,9 +50,11 @@ struct StateKey {
   StateOwner owner = StateOwner::Initializer;
   std::string name{};
   StateSlot slot = StateSlot::Value;
+  // Whose it is, of what replicas with local steps have each for themselves: optimizer slots and Residue.
+  uint32_t replica = 0;
   auto operator<=>(const StateKey&) const = default;
 };
-std::string to_string(const StateKey& key);  // "conv.weight/value"
+std::string to_string(const StateKey& key);  // "conv.weight/value", "conv.weight/m of replica 2"
 
 StateKey of_initializer(std::string name, StateSlot slot = StateSlot::Value);
 StateKey weight_key(const Initializer& initializer);

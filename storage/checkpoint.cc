@@ -72,7 +72,8 @@ Result<Manifest> describe(const Checkpoint& checkpoint) {
                     checkpoint.graph_hash,
                     checkpoint.numerics,
                     {},
-                    checkpoint.settings};
+                    checkpoint.settings,
+                    checkpoint.replica_updates};
   for (const auto& [key, tensor] : checkpoint.tensors)
     manifest.tensors.push_back({key, tensor.spec(), std::string(64, '0')});
   // The reader's own rules, before anything is written.
@@ -109,7 +110,8 @@ Result<Checkpoint> load_tensors(Files& files, const fs::path& folder, const Mani
                         manifest.graph_hash,
                         manifest.numerics,
                         {},
-                        manifest.settings};
+                        manifest.settings,
+                        manifest.replica_updates};
   // Records that name one blob share its bytes, so that a manifest cannot ask for more memory than the
   // folder's size.
   std::map<std::pair<std::string, dag::DType>, dag::Tensor> loaded;

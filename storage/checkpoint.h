@@ -35,7 +35,8 @@ struct Checkpoint {
   std::string graph_hash;  // 64 hexadecimal digits
   std::string numerics;
   CheckpointTensors tensors;
-  std::optional<RunSettings> settings{};  // none: an older weft wrote it
+  std::optional<RunSettings> settings{};    // none: an older weft wrote it
+  std::vector<uint64_t> replica_updates{};  // as Manifest has it
 };
 
 struct WriteReport {

@@ -94,6 +94,12 @@ Result<TensorRecord> read_record(const Json& object) {
   const auto slot = dag::find_state_slot(name);
   if (!slot) return damaged("unknown slot '" + name.substr(0, 40) + "'");
   record.key.slot = *slot;
+  if (find(object, "replica") != nullptr) {
+    WEFT_TRY(const uint64_t replica, read_number(object, "replica"));
+    if (replica == 0 || replica >= kManifestReplicasMax)
+      return damaged("`replica` must be from 1 to " + std::to_string(kManifestReplicasMax - 1));
+    record.key.replica = static_cast<uint32_t>(replica);
+  }
   WEFT_TRY(const std::string dtype, read_text(object, "dtype"));
   const auto parsed = dag::parse_dtype(dtype);
   if (!parsed) return damaged("unknown dtype '" + dtype.substr(0, 40) + "'");
@@ -136,7 +142,21 @@ Result<RunSettings> read_settings(const Json& object) {
   return settings;
 }
 
+Result<std::vector<uint64_t>> read_updates(const Json& object, uint64_t steps) {
+  const Json* value = find(object, "replica_updates");
+  if (!value || !value->is_array() || value->empty() || value->size() > kManifestReplicasMax)
+    return damaged("`replica_updates` must be a list of at most " + std::to_string(kManifestReplicasMax));
+  std::vector<uint64_t> updates;
+  for (const Json& count : *value) {
+    if (!count.is_number_unsigned() || count.get<uint64_t>() > steps)
+      return damaged("`replica_updates` must be whole numbers, none above `step`");
+    updates.push_back(count.get<uint64_t>());
+  }
+  return updates;
+}
+
 uint64_t format_of(const Manifest& manifest) {
+  if (!manifest.replica_updates.empty()) return kManifestFormatOfReplicas;
   if (manifest.settings) return kManifestFormatOfSettings;
   return manifest.skipped_steps > 0 ? kManifestFormatOfSkippedSteps : 1;
 }
@@ -160,11 +180,13 @@ std::string manifest_json(const Manifest& manifest) {
     auto& values = json["settings"] = nlohmann::ordered_json::object();
     for (const auto& [key, value] : manifest.settings->values) values[key] = value;
   }
+  if (format >= kManifestFormatOfReplicas) json["replica_updates"] = manifest.replica_updates;
   auto& tensors = json["tensors"] = nlohmann::ordered_json::array();
   for (const TensorRecord& record : manifest.tensors) {
     nlohmann::ordered_json entry;
     entry["initializer"] = record.key.name;
     entry["slot"] = to_string(record.key.slot);
+    if (record.key.replica > 0) entry["replica"] = record.key.replica;
     entry["dtype"] = dag::to_string(record.spec.dtype);
     entry["shape"] = record.spec.shape;
     entry["sha256"] = record.sha256;
@@ -200,10 +222,16 @@ Result<Manifest> parse_manifest(std::string_view text) {
   WEFT_TRY(manifest.data_position, read_number(json, "data_position"));
   WEFT_TRY(manifest.graph_hash, read_hash(json, "graph"));
   WEFT_TRY(manifest.numerics, read_text(json, "numerics"));
-  if (format >= kManifestFormatOfSettings) {
+  if (format == kManifestFormatOfSettings || find(json, "settings") != nullptr) {
     WEFT_TRY(manifest.settings, read_settings(json));
   }
+  if (format >= kManifestFormatOfReplicas) {
+    WEFT_TRY(manifest.replica_updates, read_updates(json, manifest.step));
+  }
   WEFT_TRY(manifest.tensors, read_tensors(json));
+  for (const TensorRecord& record : manifest.tensors)
+    if (record.key.replica > 0 && record.key.replica >= manifest.replica_updates.size())
+      return damaged("tensor " + to_string(record.key) + " is of a replica that there is not");
   return manifest;
 }
 

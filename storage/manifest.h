@@ -20,11 +20,14 @@
 
 namespace weft::storage {
 
-inline constexpr uint64_t kManifestFormat = 3;  // the newest that is read
-// What a manifest has decides of which format it is: "settings" and "learning_rate" of format 3, else
-// "skipped_steps", where there are any, of format 2, else of format 1.
+inline constexpr uint64_t kManifestFormat = 4;  // the newest that is read
+// What a manifest has decides of which format it is: "replica_updates" and tensors' "replica" of format 4,
+// else "settings" and "learning_rate" of format 3, else "skipped_steps", where there are any, of format 2,
+// else of format 1.
 inline constexpr uint64_t kManifestFormatOfSkippedSteps = 2;
 inline constexpr uint64_t kManifestFormatOfSettings = 3;
+inline constexpr uint64_t kManifestFormatOfReplicas = 4;
+inline constexpr uint64_t kManifestReplicasMax = 1024;
 inline constexpr size_t kManifestSettingsMax = 1000;
 inline constexpr uint64_t kManifestSizeMax = uint64_t{8} << 20;  // bytes
 inline constexpr uint64_t kManifestTensorsMax = 40000;
@@ -53,6 +56,8 @@ struct Manifest {
   std::string numerics;               // the numerics fingerprint of what computed it
   std::vector<TensorRecord> tensors;  // by key, each once
   std::optional<RunSettings> settings{};  // none: an older weft wrote it
+  // Of replicas with local steps: by replica, how many updates its optimizer has made. Empty: there are none.
+  std::vector<uint64_t> replica_updates{};
   bool operator==(const Manifest&) const = default;
 };
 

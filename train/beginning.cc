@@ -41,6 +41,12 @@ Result<Beginning> read_beginning(const ResumeOptions& options, const configs::Jo
   beginning.warnings.insert(beginning.warnings.end(), told.begin(), told.end());
   beginning.step = loaded.checkpoint.step;
   beginning.skipped_steps = loaded.checkpoint.skipped_steps;
+  if (const auto& updates = loaded.checkpoint.replica_updates; !updates.empty()) {
+    beginning.skipped_steps = beginning.step - updates.front();  // as many updates as the slots have seen
+    beginning.warnings.push_back(manifest + " has the optimizer's state of " +
+                                 std::to_string(updates.size()) +
+                                 " replicas: this run goes on with that of the first");
+  }
   if (beginning.step >= steps)
     return fail(ErrorCode::InvalidArgument,
                 manifest + " is after step " + std::to_string(beginning.step) +

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 
 #include "base/overloaded.h"
+#include "base/shortest.h"
 #include "data/dataset.h"
 #include "data/npz_writer.h"
 
@@ -42,10 +42,7 @@ Node scalar(std::string text) {
   node.text = std::move(text);
   return node;
 }
-Node number_node(double number) {
-  char text[32];
-  return scalar({text, std::to_chars(text, text + sizeof text, number).ptr});
-}
+Node number_node(double number) { return scalar(shortest(number)); }
 Node list_node(const std::vector<double>& numbers) {
   Node node;
   node.kind = Node::Kind::Sequence;

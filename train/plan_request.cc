@@ -7,6 +7,13 @@
 
 namespace weft::train {
 
+Status check_for_peers(const configs::Job& job) {
+  if (!job.replicas.are_local()) return {};
+  return fail(job.error(ErrorCode::Unsupported, "sync",
+                        "peers do not make local steps yet; `weft local` computes these replicas one after "
+                        "the other, and sync: step runs on peers"));
+}
+
 plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
                                std::vector<std::shared_ptr<const dag::Lowered>> classes,
                                std::optional<uint64_t> copy_rate) {

@@ -6,12 +6,16 @@
 #include <optional>
 #include <vector>
 
+#include "base/result.h"
 #include "configs/job.h"
 #include "dag/graph.h"
 #include "dag/lower.h"
 #include "plan/request.h"
 
 namespace weft::train {
+
+// Unsupported, with its place: something that `weft local` computes and peers do not yet.
+Status check_for_peers(const configs::Job& job);
 
 // Without a cluster and without pins, which name what is in one. `graph`: prepared from the job
 // (train/prepare.h), outlives the request. `classes`: as each class of the cluster's devices runs it.

@@ -1,8 +1,8 @@
 #include "train/prepare.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/shortest.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/op_table.h"
@@ -179,18 +179,13 @@ std::vector<std::string> unread_warnings(const Graph& model, const Graph& differ
   return dag::describe(unread);
 }
 
-std::string exactly(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
-}
-
 // What the graph's text does not say of the loss: the values of its constants. Nothing for a loss as it is.
 std::string describe_weights(std::span<const dag::LossSpec> losses) {
   std::string weights, counts;
   for (const dag::LossSpec& loss : losses) {
-    weights += " " + exactly(loss.weight);
-    for (const double weight : loss.class_weights) counts += " " + exactly(weight);
-    if (loss.label_smoothing != 0) counts += " smoothing " + exactly(loss.label_smoothing);
+    weights += " " + shortest(loss.weight);
+    for (const double weight : loss.class_weights) counts += " " + shortest(weight);
+    if (loss.label_smoothing != 0) counts += " smoothing " + shortest(loss.label_smoothing);
   }
   if (weights == " 1" && counts.empty()) return "";
   return "loss weights" + weights + (counts.empty() ? "" : ", of classes" + counts) + "\n";
@@ -201,7 +196,7 @@ std::string describe_values(const std::map<std::string, configs::InputValue>& va
   std::string text;
   for (const auto& [input, value] : values) {
     text += "value of '" + input + "' " + dag::to_string(value.shape);
-    for (const double number : value.numbers) text += " " + exactly(number);
+    for (const double number : value.numbers) text += " " + shortest(number);
     text += "\n";
   }
   return text;

@@ -4,9 +4,11 @@
 #include <charconv>
 #include <variant>
 
+#include "base/shortest.h"
 #include "dag/optimizer.h"
 #include "data/dataset.h"
 #include "storage/sha256.h"
+#include "train/outer_record.h"
 
 namespace weft::train {
 namespace {
@@ -15,11 +17,7 @@ constexpr const char* kDataKey = "data.train";  // its bytes; how they are read 
 constexpr const char* kModelKey = "model";      // what of it is not trained
 constexpr size_t kWordsMax = 500;               // of one setting
 
-std::string text_of(double number) {
-  std::array<char, 32> buffer{};
-  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
-  return {buffer.data(), end};
-}
+std::string text_of(double number) { return shortest(number); }
 std::string text_of(bool flag) { return flag ? "true" : "false"; }
 
 // People's names in a manifest, which is UTF-8 and of bounded size: what is long or strange is told by its
@@ -151,6 +149,10 @@ storage::RunSettings settings_of(const configs::Job& job, uint64_t steps, const 
   values["clip_norm"] = text_of(job.clip_norm);
   values["on_divergence"] = job.on_divergence == dag::OnDivergence::Skip ? "skip" : "stop";
   values["gradient_ranges"] = std::to_string(job.gradient_ranges);
+  if (job.replicas.are_local()) {
+    values["replicas"] = std::to_string(job.replicas.count);
+    values["sync"] = words(describe_sync(job.replicas));
+  }
   add_optimizer(job.optimizer, values);
   add_schedule(job.schedule, values);
   add_columns(job, values);

@@ -95,22 +95,22 @@ Status TrainingSession::take(const Pending& pending, StepResult& result) const {
 bool TrainingSession::may_skip() const { return job_->skips_diverged() || !divisors_.empty(); }
 
 // The device is waited for once, or, where the update depends on what came before it, twice.
-Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
+Result<TrainingSession::StepResult> TrainingSession::step(const StepPlace& place, uint64_t steps,
                                                           data::Loader& loader) {
   const uint32_t microbatches = job_->batch_size / job_->microbatch_size;
   StepResult result;
   Pending pending;
   for (uint32_t m = 0; m < microbatches; ++m) {
     WEFT_TRY(const auto batch, loader.next());
-    WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
+    WEFT_CHECK_MSG(batch && batch->step == place.step, "the loader is at another step");
     result.is_empty = batch->is_of_empty_step;
     if (m == 0 && (job_->skips_diverged() || result.is_empty)) WEFT_TRY_STATUS(executor_->keep_statistics());
-    WEFT_TRY_STATUS(run_microbatch(step, m, *batch));
+    WEFT_TRY_STATUS(run_microbatch(place.step, m, *batch));
     WEFT_TRY(auto loss, executor_->begin_value(*microbatch_, loss_));
     pending.losses.push_back(std::move(loss));
   }
   result.learning_rate =
-      dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
+      dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, place.scheduled, steps);
   WEFT_TRY(pending.squares, executor_->begin_gradient_squares());
   WEFT_TRY(pending.statistics, executor_->begin_statistic_squares());
   const bool decides = job_->decides_together() || result.is_empty;
@@ -122,7 +122,7 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
     return result;
   }
   WEFT_TRY_STATUS(executor_->update(
-      {.step = step - skipped_steps_,
+      {.step = place.update,
        .learning_rate = result.learning_rate,
        .gradient_scale = dag::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
   if (!decides) WEFT_TRY_STATUS(take(pending, result));

@@ -27,6 +27,13 @@ Result<std::unique_ptr<peer::Executor>> make_executor(const dag::Graph& graph, c
                                                       const std::shared_ptr<peer::State>& state,
                                                       peer::ExecutorOptions options = {});
 
+// Which step it is.
+struct StepPlace {
+  uint64_t step = 0;       // of the run, from 1: names its samples, and what is drawn at random
+  uint64_t scheduled = 0;  // where the schedule of the learning rate is read, from 1
+  uint64_t update = 0;     // of those that the optimizer has made, this one included
+};
+
 // Trains: one microbatch after another in one arena.
 class TrainingSession {
  public:
@@ -43,8 +50,10 @@ class TrainingSession {
     bool is_empty = false;     // nothing of it counts in the loss
   };
   // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any
-  // update.
-  Result<StepResult> step(uint64_t step, uint64_t steps, data::Loader& loader);
+  // update. `steps`: of the whole run.
+  Result<StepResult> step(const StepPlace& place, uint64_t steps, data::Loader& loader);
+  // Of a run that makes one step after the other.
+  StepPlace place_of(uint64_t step) const { return {step, step, step - skipped_steps_}; }
   // Steps of the run that were skipped so far; to be set where it goes on from a checkpoint.
   uint64_t skipped_steps() const { return skipped_steps_; }
   void set_skipped_steps(uint64_t count) { skipped_steps_ = count; }

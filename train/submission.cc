@@ -19,6 +19,7 @@
 #include "train/decoder.h"
 #include "train/loss_warnings.h"
 #include "train/outputs.h"
+#include "train/plan_request.h"
 #include "train/prepare.h"
 
 namespace weft::train {
@@ -392,6 +393,7 @@ std::string to_yaml(const Node& root) {
 namespace {
 
 Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model, const data::OpenOptions& open = {}) {
+  WEFT_TRY_STATUS(check_for_peers(job));
   std::vector<uint32_t> sizes{job.microbatch_size};
   if (job.microbatch_size == 0) {
     WEFT_TRY(sizes, microbatch_sizes(job, model));

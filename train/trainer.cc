@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <limits>
 #include <set>
-#include <system_error>
 
 #include "dag/finite.h"
 #include "dag/loss.h"
@@ -18,8 +16,11 @@
 #include "storage/files.h"
 #include "storage/sha256.h"
 #include "train/data_check.h"
+#include "train/kept_checkpoints.h"
+#include "train/outer_record.h"
 #include "train/outputs.h"
 #include "train/prepare.h"
+#include "train/replicas_in_turn.h"
 #include "train/resumption.h"
 #include "train/session.h"
 
@@ -72,7 +73,12 @@ Status write_state(peer::State& state, const std::vector<dag::StateKey>& keys,
 class Run {
  public:
   Run(const Job& job, peer::Backend& backend, const TrainOptions& options, const EventSink& sink)
-      : job_(job), backend_(backend), options_(options), sink_(sink), start_(Clock::now()) {}
+      : job_(job),
+        backend_(backend),
+        options_(options),
+        sink_(sink),
+        start_(Clock::now()),
+        checkpoints_(job_, files_) {}
 
   Result<ResultEvent> run() {
     WEFT_TRY_STATUS(check_supported());
@@ -129,11 +135,43 @@ class Run {
     if (evaluation) {
       WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), job_, state_));
     }
-    if (job_.checkpoint.every || job_.checkpoint.steps) {
-      WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
+    if (checkpoints_.are_wanted()) {
+      WEFT_TRY_STATUS(checkpoints_.open());
       hash_what_is_read();  // now, for the files may change
     }
+    return open_replicas();
+  }
+
+  // With local steps.
+  Status open_replicas() {
+    if (!job_.replicas.are_local()) {
+      if (options_.replay.empty()) return {};
+      return fail(job_.error(ErrorCode::InvalidArgument, "sync",
+                             "--replay makes the rounds of replicas again, and this job has none: sync: "
+                             "{every: N}"));
+    }
+    ReplicasInTurn::Options options{.steps = total_steps_};
+    if (!options_.replay.empty()) {
+      WEFT_TRY(const auto replayed, read_record_of(options_.replay, job_, graph_hash_, total_steps_));
+      options.replayed = replayed.rounds;
+    }
+    WEFT_TRY(replicas_, ReplicasInTurn::create(job_, trained_state_, state_, std::move(options)));
+    notes_.push_back(
+        std::to_string(job_.replicas.count) +
+        (job_.replicas.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
+        " whenever each has made " + std::to_string(job_.replicas.every) + " steps");
     return {};
+  }
+
+  // What was recorded of the steps before the first one goes before what comes.
+  Status begin_record() {
+    if (!replicas_) return {};
+    storage::OuterRecord record = record_of(job_, graph_hash_);
+    if (const auto before = read_record_of(record_file(job_), job_, graph_hash_, UINT64_MAX);
+        before && first_step_ > 1)
+      for (const replicas::OuterRound& round : before->rounds)
+        if (round.steps_after() < first_step_) record.rounds.push_back(round);
+    return record_.begin(record_file(job_), record);
   }
 
   // All of the data, so that no step stops at a row of it.
@@ -181,6 +219,20 @@ class Run {
     WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
     session_->set_skipped_steps(checkpoint.skipped_steps);
     first_step_ = checkpoint.step + 1;
+    return resume_replicas(checkpoint);
+  }
+
+  Status resume_replicas(const storage::Checkpoint& checkpoint) {
+    if (replicas_) {
+      WEFT_TRY(std::string said, replicas_->resume(checkpoint));
+      if (!said.empty()) warnings_.push_back(std::move(said));
+    } else if (!checkpoint.replica_updates.empty()) {
+      // As many updates as the slots have seen.
+      session_->set_skipped_steps(checkpoint.step - checkpoint.replica_updates.front());
+      warnings_.push_back("the checkpoint has the optimizer's state of " +
+                          std::to_string(checkpoint.replica_updates.size()) +
+                          " replicas: this run goes on with that of the first");
+    }
     return {};
   }
 
@@ -234,10 +286,14 @@ class Run {
         {.divisors = session_->divisors(), .loss_terms = job_.losses.size(), .on_start = [this] {
            backend_.release_calling_thread();
          }});
+    WEFT_TRY_STATUS(begin_record());
+    checkpoints_.begin();
     Clock::time_point last = Clock::now();
-    last_checkpoint_ = last;
+    uint64_t looked_at = first_step_ - 1;  // the step after which the run could be evaluated and kept
     for (uint64_t step = first_step_; step <= total_steps_; ++step) {
-      WEFT_TRY(const auto result, session_->step(step, total_steps_, loader));
+      WEFT_TRY(const StepPlace place,
+               replicas_ ? replicas_->before(step) : Result<StepPlace>(session_->place_of(step)));
+      WEFT_TRY(const auto result, session_->step(place, total_steps_, loader));
       if (!result.is_empty) skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
       if (!result.not_finite.empty() && !result.skipped) return diverged(step, result.not_finite);
       if (skipped_in_a_row_ == dag::kSkippedInARowMax && !result.is_empty)
@@ -249,20 +305,40 @@ class Run {
       sink_(StepEvent{step, result.skipped ? std::numeric_limits<double>::quiet_NaN() : result.loss,
                       result.learning_rate, seconds, job_.batch_size / seconds, result.gradient_norm,
                       result.skipped});
-      const bool stop = options_.stop != nullptr && options_.stop->load();
       const bool final_step = step == total_steps_;
-      if (!stop && !final_step && job_.evaluate_every != 0 && step % job_.evaluate_every == 0)
+      const bool stop = options_.stop != nullptr && options_.stop->load() && !final_step;
+      if (replicas_) {
+        WEFT_TRY(const auto agreed, replicas_->after(step, !result.skipped, stop || final_step));
+        if (!agreed) continue;
+        if (!agreed->not_finite.empty())
+          return diverged(step, "after it " + agreed->not_finite + " is not finite");
+        WEFT_TRY_STATUS(take_down(*agreed));
+      }
+      if (!stop && !final_step && is_evaluation_due(step, looked_at))
         if (const Status evaluated = evaluate(step); !evaluated) return give_up(step, evaluated.error());
-      if (checkpoint_due(step) || (stop && !final_step)) {
-        WEFT_TRY(auto state, read_state(*state_, trained_state_));
+      if (checkpoints_.is_due(step, looked_at) || stop) {
+        WEFT_TRY(auto state, read_state());
         if (const std::string what = find_not_finite(state); !what.empty()) return diverged(step, what);
-        if (stop && !final_step) return stop_after(step, state);
+        if (stop) return stop_after(step, std::move(state));
         checkpoint_now_and_then(step, std::move(state));
       }
+      looked_at = step;
     }
     if (const Status evaluated = evaluate(total_steps_); !evaluated)
       return give_up(total_steps_, evaluated.error());
     return finish();
+  }
+
+  bool is_evaluation_due(uint64_t step, uint64_t before) const {
+    return job_.evaluate_every != 0 && step / job_.evaluate_every > before / job_.evaluate_every;
+  }
+
+  // It counts from when it is on the disk.
+  Status take_down(const Agreed& agreed) {
+    WEFT_TRY_STATUS(record_.add(agreed.round));
+    sink_(AgreementEvent{agreed.round.steps_after(), agreed.round.steps, agreed.sent_bytes,
+                         agreed.returned_bytes, agreed.dense_bytes});
+    return {};
   }
 
   Status evaluate(uint64_t step) {
@@ -276,56 +352,39 @@ class Run {
 
   uint64_t skipped_steps() const { return session_ ? session_->skipped_steps() : skipped_steps_; }
 
-  bool checkpoint_due(uint64_t step) const {
-    if (job_.checkpoint.steps) return step % *job_.checkpoint.steps == 0;
-    return job_.checkpoint.every && Clock::now() - last_checkpoint_ >= *job_.checkpoint.every;
+  Result<storage::CheckpointTensors> read_state() const {
+    if (replicas_) return replicas_->tensors();
+    return train::read_state(*state_, trained_state_);
   }
 
-  Status checkpoint(const std::filesystem::path& folder, uint64_t step, storage::CheckpointTensors tensors) {
-    if (!checkpoints_) {
-      WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(folder, files_));
-    }
-    const auto report = checkpoints_->write({.run = "local-" + graph_hash_.substr(0, 12),
-                                             .step = step,
-                                             .skipped_steps = skipped_steps(),
-                                             .data_position = step * job_.batch_size,
-                                             .graph_hash = graph_hash_,
-                                             .numerics = numerics(),
-                                             .tensors = std::move(tensors),
-                                             .settings = settings_after(step)});
-    if (!report) {
-      checkpoints_.reset();  // its folder may be gone: the next one looks again
-      return fail(report.error());
-    }
-    checkpoint_path_ = report->manifest;
-    sink_(CheckpointEvent{step, report->manifest});
-    return {};
+  storage::Checkpoint checkpoint_of(uint64_t step, storage::CheckpointTensors tensors) {
+    return {.run = "local-" + graph_hash_.substr(0, 12),
+            .step = step,
+            .skipped_steps = skipped_steps(),
+            .data_position = step * job_.batch_size,
+            .graph_hash = graph_hash_,
+            .numerics = numerics(),
+            .tensors = std::move(tensors),
+            .settings = settings_after(step),
+            .replica_updates = replicas_ ? replicas_->updates() : std::vector<uint64_t>{}};
   }
 
   // The disk may be full for a while: the run goes on, and the checkpoint before stays.
   void checkpoint_now_and_then(uint64_t step, storage::CheckpointTensors tensors) {
-    const Status written = checkpoint(checkpoint_folder(job_), step, std::move(tensors));
-    last_checkpoint_ = Clock::now();
-    if (!written)
-      sink_(WarningEvent{step, "the checkpoint after step " + std::to_string(step) +
-                                   " could not be written (" + written.error().message +
-                                   "); training goes on"});
+    const Status written = checkpoints_.write(checkpoint_of(step, std::move(tensors)));
+    if (written) return sink_(CheckpointEvent{step, checkpoints_.path()});
+    sink_(WarningEvent{step, "the checkpoint after step " + std::to_string(step) + " could not be written (" +
+                                 written.error().message + "); training goes on"});
   }
 
-  // The last chance to keep what was learnt: beside the output, or else where temporary files are.
-  Status checkpoint_somewhere(uint64_t step, const storage::CheckpointTensors& tensors) {
-    if (checkpoints_ && checkpoint(checkpoint_folder(job_), step, tensors)) return {};
-    Status beside = checkpoint(checkpoint_folder(job_), step, tensors);
-    if (beside) return {};
-    std::error_code code;
-    std::string elsewhere =
-        std::filesystem::temp_directory_path(code) / ("weft-checkpoints-" + std::string(6, 'X'));
-    if (code || ::mkdtemp(elsewhere.data()) == nullptr) return beside;
-    return checkpoint(elsewhere, step, tensors) ? Status{} : beside;
+  Status checkpoint_somewhere(uint64_t step, storage::CheckpointTensors tensors) {
+    WEFT_TRY_STATUS(checkpoints_.write_somewhere(checkpoint_of(step, std::move(tensors))));
+    sink_(CheckpointEvent{step, checkpoints_.path()});
+    return {};
   }
 
-  Result<ResultEvent> stop_after(uint64_t step, const storage::CheckpointTensors& tensors) {
-    if (const Status written = checkpoint_somewhere(step, tensors); !written)
+  Result<ResultEvent> stop_after(uint64_t step, storage::CheckpointTensors tensors) {
+    if (const Status written = checkpoint_somewhere(step, std::move(tensors)); !written)
       return fail(written.error().within("asked to stop, no checkpoint could be written"));
     ResultEvent event = result_so_far(step);
     event.stopped = true;
@@ -335,15 +394,16 @@ class Run {
 
   // The run ends because of `error`, but what it learnt does not go with it.
   Result<ResultEvent> give_up(uint64_t step, const Error& error) {
-    const std::string before = checkpoint_path_.string();
-    const auto tensors = read_state(*state_, trained_state_);
-    const Status kept = tensors ? checkpoint_somewhere(step, *tensors) : fail(tensors.error());
+    const std::string before = checkpoints_.path().string();
+    auto tensors = read_state();
+    const Status kept = tensors ? checkpoint_somewhere(step, *std::move(tensors)) : fail(tensors.error());
     ResultEvent event = result_so_far(step);
     event.failed = true;
     sink_(event);
     if (kept)
       return fail(error.code, error.message + "\nwhat was learnt is kept: the same command with --resume " +
-                                  checkpoint_path_.string() + " goes on after step " + std::to_string(step) +
+                                  checkpoints_.path().string() + " goes on after step " +
+                                  std::to_string(step) +
                                   " and writes the trained file; --set output=FILE puts it elsewhere");
     return fail(error.code, error.message + "\nnor could a checkpoint be written (" + kept.error().message +
                                 "); " + (before.empty() ? "there is none" : "the last one is " + before));
@@ -353,7 +413,7 @@ class Run {
     ResultEvent event;
     event.steps = step;
     event.seconds = seconds_between(start_, Clock::now());
-    event.checkpoint = checkpoint_path_;
+    event.checkpoint = checkpoints_.path();
     event.metrics = metrics_;
     return event;
   }
@@ -405,9 +465,9 @@ class Run {
   std::optional<ReadHashes> read_hashes_;
   uint64_t skipped_in_a_row_ = 0, skipped_steps_ = 0;  // the latter when the session is gone
   std::unique_ptr<EvaluationSession> evaluation_;
-  std::unique_ptr<storage::CheckpointWriter> checkpoints_;
-  Clock::time_point last_checkpoint_;
-  std::filesystem::path checkpoint_path_;
+  KeptCheckpoints checkpoints_;
+  std::unique_ptr<ReplicasInTurn> replicas_;  // where they make local steps
+  storage::OuterRecordWriter record_;
   std::map<std::string, double> metrics_;
 };
 

@@ -51,6 +51,14 @@ struct CheckpointEvent {
   uint64_t after_step = 0;
   std::filesystem::path path;
 };
+// Replicas with local steps came to the same weights (train/replicas_in_turn.h).
+struct AgreementEvent {
+  uint64_t after_step = 0;
+  std::vector<uint64_t> steps;  // that each replica had made since they agreed last
+  uint64_t sent_bytes = 0;      // by all replicas together
+  uint64_t returned_bytes = 0;  // to each of them
+  uint64_t dense_bytes = 0;     // that one of them would have sent uncompressed
+};
 struct ResultEvent {
   uint64_t steps = 0;  // done in all, also before a resume
   bool stopped = false;
@@ -65,13 +73,14 @@ struct WarningEvent {
   uint64_t after_step = 0;
   std::string text;
 };
-using Event =
-    std::variant<StartEvent, StepEvent, EvaluationEvent, CheckpointEvent, WarningEvent, ResultEvent>;
+using Event = std::variant<StartEvent, StepEvent, AgreementEvent, EvaluationEvent, CheckpointEvent,
+                           WarningEvent, ResultEvent>;
 using EventSink = std::function<void(const Event&)>;
 
 struct TrainOptions {
-  std::filesystem::path resume;             // a checkpoint's folder or manifest; empty: from the start
-  bool other_data = false;                  // go on from it with data of other bytes, too
+  std::filesystem::path resume;    // a checkpoint's folder or manifest; empty: from the start
+  bool other_data = false;         // go on from it with data of other bytes, too
+  std::filesystem::path replay{};  // a record of rounds to make again (train/outer_record.h); empty: none
   const std::atomic<bool>* stop = nullptr;  // set to finish the step at hand, save a checkpoint and return
 };
 

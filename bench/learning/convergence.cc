@@ -224,7 +224,7 @@ Status check_same_bits(const JobGraphs& graphs, const Network& network, peer::Ba
     data::Loader whole = loader_of(graphs, seed, steps, backend),
                  apart = loader_of(graphs, seed, steps, backend);
     for (uint64_t step = 1; step <= steps; ++step) {
-      WEFT_TRY(const auto result, session->step(step, graphs.steps, whole));
+      WEFT_TRY(const auto result, session->step(session->place_of(step), graphs.steps, whole));
       WEFT_TRY(const double loss, stages->step(step, apart));
       if (loss != result.loss)
         return fail(ErrorCode::Internal, "seed " + std::to_string(seed) + ", step " + std::to_string(step) +

@@ -5,6 +5,7 @@
 #include "dag/onnx/roles.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "storage/sha256.h"
+#include "train/plan_request.h"
 
 namespace weft::broker {
 
@@ -136,6 +137,7 @@ Status read_served(const OpenedJob& opened, storage::BlobStore& blobs, JobContex
 Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
                                   const fs::path& folder) {
   WEFT_TRY(configs::Job job, check_submission(submission, blobs, folder));
+  WEFT_TRY_STATUS(train::check_for_peers(job));
   WEFT_TRY_STATUS(place_files(submission, job, blobs, folder));
   const auto files = std::make_shared<SubmittedModel>(submission, model_path(job, folder), blobs);
   WEFT_TRY(onnx::OnnxModel model, open_submitted(submission, *files));

@@ -97,6 +97,18 @@ TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
   EXPECT_EQ(of(1u << 22, 1).size(), 10u) << "at most 512 microbatches";
 }
 
+TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
+  const Job exact = parsed(kSmall, {"microbatch_size=16", "replicas=4"});
+  EXPECT_EQ(exact.gradient_ranges, 4u);
+  EXPECT_FALSE(exact.replicas.are_local());
+  EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=4", "gradient_ranges=2"}).gradient_ranges, 2u);
+  const Job local = parsed(kSmall, {"replicas=4", "sync={every: 30, codec: \"topk:0.02:int4\"}"});
+  EXPECT_EQ(local.gradient_ranges, 1u);
+  EXPECT_EQ(local.replicas.every, 30u);
+  EXPECT_EQ(compress::name(local.replicas.codec), "topk:0.02:int4");
+  EXPECT_EQ(local.replicas.outer, replicas::OuterSpec{});
+}
+
 TEST(Job, OptimizerDefaultsArePyTorchs) {
   const auto sgd = parsed(kSmall).optimizer;
   EXPECT_EQ(sgd.momentum, 0);

@@ -25,6 +25,7 @@ says() {
 printf '%s\n' 'x,y,label' '1,2,a' '3,4,b' >"$work/table.csv"
 says help optimizer
 says local "$job" --set steps=4 --set evaluate_every=2 --set checkpoint.steps=2 --set "output=$work/local.onnx"
+says local "$job" --set steps=4 --set replicas=2 --set "sync={every: 1}" --set "output=$work/replicas.onnx"
 says local "$job" --set optimizer.learning_rate=1e30 --set steps=30 --set "output=$work/lost.onnx"
 says inspect "$work/model.onnx" --batch 2
 says inspect "$work/table.csv"

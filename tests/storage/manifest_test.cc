@@ -72,6 +72,40 @@ TEST(Manifest, SettingsMakeItOfFormat3) {
     EXPECT_TRUE(fails_with(parse_manifest(changed), ErrorCode::Corrupted, message)) << message;
 }
 
+// A weft that does not know of replicas would take the count of updates from the steps: it refuses the
+// format.
+TEST(Manifest, ReplicasMakeItOfFormat4) {
+  Manifest replicas = example();
+  replicas.replica_updates = {30, 29, 120};
+  TensorRecord second = replicas.tensors.front();
+  second.key.replica = 2;
+  second.key.slot = dag::StateSlot::Residue;
+  replicas.tensors.push_back(second);
+  const std::string text = manifest_json(replicas);
+  EXPECT_NE(text.find("\"format\": 4,"), std::string::npos);
+  const auto parsed = parse_manifest(text);
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  EXPECT_EQ(*parsed, replicas);
+  replicas.settings = RunSettings{.values = {{"seed", "3"}}, .learning_rate = 0.1};
+  const auto told = parse_manifest(manifest_json(replicas));
+  ASSERT_TRUE(told.has_value()) << told.error().message;
+  EXPECT_EQ(*told, replicas);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    EXPECT_NE(changed.find(from), std::string::npos) << from;
+    return changed.replace(changed.find(from), from.size(), to);
+  };
+  for (const auto& [changed, message] :
+       {std::pair{with("\"replica\": 2", "\"replica\": 3"), "is of a replica that there is not"},
+        {with("\"replica\": 2", "\"replica\": 0"), "`replica`"},
+        {with("\"replica\": 2", "\"replica\": 4000000000"), "`replica`"},
+        {with("\"replica\": 2", "\"replica\": -1"), "`replica`"},
+        {with("\"replica_updates\"", "\"updates\""), "`replica_updates`"},
+        {with("\n  120\n", "\n  121\n"), "`replica_updates`"},
+        {with("\n  120\n", "\n  \"a\"\n"), "`replica_updates`"}})
+    EXPECT_TRUE(fails_with(parse_manifest(changed), ErrorCode::Corrupted, message)) << message;
+}
+
 TEST(Manifest, OtherFormatIsRefusedByNumber) {
   std::string text = manifest_json(example());
   text.replace(text.find("\"format\": 1"), 11, "\"format\": 9");

@@ -11,8 +11,9 @@ namespace {
 
 std::vector<fs::path> files(const std::set<std::string>& endings) {
   std::vector<fs::path> found;
-  for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress",
-                          "plan", "proto", "broker", "security", "net", "web", "sim", "serve", "text", "ui"})
+  for (const char* top :
+       {"base",  "dag",    "peer",     "data", "configs", "storage", "train", "cli",  "compress", "plan",
+        "proto", "broker", "security", "net",  "web",     "sim",     "serve", "text", "ui",       "replicas"})
     if (fs::exists(root() / top))
       for (const auto& entry : fs::recursive_directory_iterator(root() / top))
         if (endings.contains(entry.path().extension().string()))

@@ -1,0 +1,81 @@
+// How many copies of a model learn side by side, and when they agree.
+#include "configs/job_sections.h"
+
+namespace weft::configs {
+namespace {
+
+// How replicas with local steps agree.
+void read_outer(MapReader& sync, Problems& problems, replicas::OuterSpec& outer) {
+  static constexpr Choice<replicas::OuterType> kTypes[] = {{"nesterov", replicas::OuterType::Nesterov},
+                                                           {"average", replicas::OuterType::Average}};
+  const Node* node = sync.take("outer");
+  if (!node) return;
+  MapReader reader(*node, "sync.outer", problems);
+  if (const auto type = reader.choice(reader.take("type"), "type", kTypes)) outer.type = *type;
+  const Node *rate = reader.take("learning_rate"), *momentum = reader.take("momentum");
+  const bool averages = outer.type == replicas::OuterType::Average;
+  for (const Node* given : {rate, momentum})
+    if (given != nullptr && averages)
+      reader.problem(given->where, "`sync.outer`: type: average has no learning_rate and no momentum");
+  if (rate)
+    outer.learning_rate =
+        reader.parse_number(*rate, "learning_rate", {0, 100, /*above_min=*/true}).value_or(0.7);
+  if (momentum)
+    outer.momentum =
+        reader.parse_number(*momentum, "momentum", {0, 1, false, /*below_max=*/true}).value_or(0.9);
+  reader.finish();
+}
+
+void read_sync(MapReader& root, Problems& problems, Job& job) {
+  const Node* node = root.take("sync");
+  if (!node || (node->kind == Node::Kind::Scalar && node->text == "step")) return;
+  if (node->kind == Node::Kind::Scalar)
+    return root.problem(node->where, "`sync` is `step`, or says how often, as {every: 30}");
+  MapReader reader(*node, "sync", problems);
+  if (const Node* every =
+          reader.require("every", "after how many steps of its own a replica meets the others"))
+    job.replicas.every = reader.parse_count(*every, "every", 1, kStepsMax).value_or(1);
+  if (const Node* codec = reader.take("codec")) {
+    const auto text = reader.parse_text(*codec, "codec");
+    const auto parsed = text ? compress::parse(*text) : Result<compress::Codec>{};
+    if (!parsed) reader.problem(codec->where, "`sync.codec`: " + parsed.error().message);
+    if (text && parsed) job.replicas.codec = *parsed;
+  }
+  read_outer(reader, problems, job.replicas.outer);
+  reader.finish();
+}
+
+// In how many ranges gradients are added: where every step is agreed on, one for each replica.
+void read_ranges(MapReader& root, const Node* replicas, Job& job) {
+  const Node* ranges = root.take("gradient_ranges");
+  if (ranges)
+    job.gradient_ranges =
+        static_cast<uint32_t>(root.parse_count(*ranges, "gradient_ranges", 1, kBatchMax).value_or(1));
+  else if (replicas && !job.replicas.are_local())
+    job.gradient_ranges = job.replicas.count;
+  // Where the planner chooses: as many as there can be.
+  const uint32_t microbatches =
+      job.microbatch_size == 0 ? job.batch_size : job.batch_size / job.microbatch_size;
+  if (microbatches % job.gradient_ranges == 0) return;
+  const std::string cannot = ", but a step's " + std::to_string(microbatches) +
+                             " microbatches cannot be dealt to as many equal ranges";
+  if (ranges)
+    root.problem(ranges->where, "`gradient_ranges` is " + std::to_string(job.gradient_ranges) + cannot);
+  else
+    root.problem(replicas->where,
+                 "`replicas` is " + std::to_string(job.replicas.count) + cannot +
+                     "; say gradient_ranges, or let them make local steps: sync: {every: 30}");
+}
+
+}  // namespace
+
+void read_replicas(MapReader& root, Problems& problems, Job& job) {
+  const Node* count = root.take("replicas");
+  if (count)
+    job.replicas.count =
+        static_cast<uint32_t>(root.parse_count(*count, "replicas", 1, replicas::kReplicasMax).value_or(1));
+  read_sync(root, problems, job);
+  read_ranges(root, count, job);
+}
+
+}  // namespace weft::configs

@@ -1,0 +1,67 @@
+#include "replicas/agreement.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace weft::replicas {
+
+compress::Draw draw_of(uint64_t seed, uint64_t steps_before, uint32_t parameter, uint16_t replica) {
+  return {.seed = seed, .step = steps_before, .edge = ~parameter, .replica = replica};
+}
+
+std::optional<size_t> pass_through(const compress::Codec& codec, const compress::Draw& draw,
+                                   std::span<float> values, std::span<float> residue, PassScratch& scratch) {
+  if (codec.kind == compress::Kind::Dense) {
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+      return std::nullopt;
+    return values.size_bytes();
+  }
+  WEFT_CHECK(residue.size() == values.size());
+  for (size_t i = 0; i < values.size(); ++i) residue[i] += values[i];
+  const size_t most = compress::wire_bytes(codec, values.size());
+  if (scratch.payload.size() < most) scratch.payload.resize(most);
+  const auto size = compress::encode(codec, residue, draw, scratch.payload, scratch.codec);
+  if (!size) return std::nullopt;
+  const Status read = compress::decode(codec, draw, std::span(scratch.payload).first(*size), values);
+  WEFT_CHECK_MSG(read.has_value(), "what a codec wrote it cannot read");
+  for (size_t i = 0; i < values.size(); ++i) residue[i] -= values[i];
+  return size;
+}
+
+void Mean::add(std::span<const float> values, uint64_t weight) {
+  WEFT_CHECK(values.size() == sums_.size() && weight > 0);
+  const auto factor = static_cast<double>(weight);
+  if (weight_ == 0)
+    for (size_t i = 0; i < values.size(); ++i) sums_[i] = factor * values[i];
+  else
+    for (size_t i = 0; i < values.size(); ++i) sums_[i] += factor * values[i];
+  weight_ += weight;
+}
+
+void Mean::take(std::span<float> out) {
+  WEFT_CHECK(out.size() == sums_.size() && weight_ > 0);
+  const auto all = static_cast<double>(weight_);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(sums_[i] / all);
+  weight_ = 0;
+}
+
+void take_outer_step(const OuterSpec& outer, std::span<const float> mean, std::span<float> momentum,
+                     std::span<float> weights) {
+  WEFT_CHECK(mean.size() == weights.size());
+  if (outer.type == OuterType::Average) {
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] += mean[i];
+    return;
+  }
+  WEFT_CHECK(momentum.size() == weights.size());
+  const auto rate = static_cast<float>(outer.learning_rate);
+  const auto kept = static_cast<float>(outer.momentum);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float gradient = -mean[i];
+    momentum[i] = kept * momentum[i] + gradient;
+    weights[i] -= rate * (gradient + kept * momentum[i]);
+  }
+}
+
+}  // namespace weft::replicas

@@ -1,0 +1,46 @@
+// Who makes which steps of a run whose replicas make local steps. The steps of a run, batch_size samples
+// each, are one endless sequence, as on one machine. An outer round deals the next of them in contiguous
+// blocks, by replica: with 3 replicas every 2 steps the first round deals 1 2 | 3 4 | 5 6. After it all agree
+// on weights (replicas/agreement.h). Pure values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "replicas/terms.h"
+
+namespace weft::replicas {
+
+struct OuterRound {
+  uint64_t steps_before = 0;      // of the run, agreed before it
+  std::vector<uint64_t> steps{};  // by replica; 0: it has no part in this round
+  // How many replicas had a part in it when it was dealt: a round that was cut keeps its learning rates.
+  uint32_t side_by_side = 1;
+
+  uint64_t steps_after() const;
+  bool operator==(const OuterRound&) const = default;
+};
+
+// The round after `steps_before` where all replicas are equally fast: `every` steps each or, of the last one,
+// as equal a share as there is of what is left, the first replicas having one more.
+// REQUIRES: terms.are_local(), count >= 1, steps_before < steps_in_all.
+OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t steps_in_all);
+
+// A step of a round, as its replica sees it.
+struct LocalStep {
+  uint32_t replica = 0;
+  uint64_t index = 0;  // of the replica's own in this round, from 0
+  // Where the schedule of the learning rate is read, from 1: as many steps as all replicas together have made
+  // by then, if they go on side by side.
+  uint64_t scheduled = 1;
+  bool ends_block = false;  // the replica's last of the round
+  bool operator==(const LocalStep&) const = default;
+};
+// REQUIRES: round.steps_before < step <= round.steps_after().
+LocalStep locate(const OuterRound& round, uint64_t step);
+
+// The round as it is if it ends after that step already: later ones belong to the next.
+// REQUIRES: as locate.
+OuterRound cut_after(const OuterRound& round, uint64_t step);
+
+}  // namespace weft::replicas

@@ -1,0 +1,147 @@
+#include "storage/outer_record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+#include "storage/files.h"
+#include "storage/text_file.h"
+
+namespace weft::storage {
+namespace {
+
+using Json = nlohmann::json;
+using replicas::OuterRound;
+constexpr const char* kRecordKind = "weft-rounds";
+constexpr uint64_t kRecordFormat = 1;
+constexpr uint64_t kRecordStepsMax = uint64_t{1} << 48;  // of a run: sums of them stay far from 2^64
+
+std::string line_of(const OuterRound& round) {
+  nlohmann::ordered_json json;
+  json["steps_before"] = round.steps_before;
+  json["steps"] = round.steps;
+  json["side_by_side"] = round.side_by_side;
+  return json.dump() + "\n";
+}
+
+std::string heading_of(const OuterRecord& record) {
+  nlohmann::ordered_json json;
+  json["kind"] = kRecordKind;
+  json["format"] = kRecordFormat;
+  json["graph"] = record.graph_hash;
+  json["seed"] = record.seed;
+  json["batch_size"] = record.batch_size;
+  json["replicas"] = record.replicas;
+  json["sync"] = record.sync;
+  return json.dump() + "\n";
+}
+
+// Nothing where it is no whole number up to `most`.
+std::optional<uint64_t> number(const Json& object, const char* key, uint64_t most) {
+  const auto at = object.find(key);
+  if (at == object.end() || !at->is_number_unsigned() || at->get<uint64_t>() > most) return std::nullopt;
+  return at->get<uint64_t>();
+}
+
+std::optional<std::string> text(const Json& object, const char* key) {
+  const auto at = object.find(key);
+  if (at == object.end() || !at->is_string()) return std::nullopt;
+  return at->get<std::string>();
+}
+
+std::optional<OuterRecord> parse_heading(const Json& json) {
+  if (!json.is_object() || text(json, "kind") != kRecordKind ||
+      number(json, "format", kRecordFormat) != kRecordFormat)
+    return std::nullopt;
+  const auto graph = text(json, "graph"), sync = text(json, "sync");
+  const auto seed = number(json, "seed", UINT64_MAX), batch = number(json, "batch_size", UINT32_MAX),
+             count = number(json, "replicas", replicas::kReplicasMax);
+  if (!graph || !sync || !seed || !batch || !count || *count == 0) return std::nullopt;
+  return OuterRecord{*graph, *seed, static_cast<uint32_t>(*batch), static_cast<uint32_t>(*count), *sync, {}};
+}
+
+std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& record) {
+  if (!json.is_object()) return std::nullopt;
+  const auto before = number(json, "steps_before", kRecordStepsMax);
+  const auto steps = json.find("steps");
+  const auto side_by_side = number(json, "side_by_side", record.replicas);
+  if (!before || !side_by_side || *side_by_side == 0 || steps == json.end() || !steps->is_array() ||
+      steps->size() != record.replicas)
+    return std::nullopt;
+  OuterRound round{.steps_before = *before, .side_by_side = static_cast<uint32_t>(*side_by_side)};
+  for (const Json& count : *steps) {
+    if (!count.is_number_unsigned() || count.get<uint64_t>() > kRecordStepsMax) return std::nullopt;
+    round.steps.push_back(count.get<uint64_t>());
+  }
+  const uint64_t expected = record.rounds.empty() ? *before : record.rounds.back().steps_after();
+  const bool fits = round.steps_before == expected && round.steps_after() > round.steps_before &&
+                    round.steps_after() <= kRecordStepsMax;
+  return fits ? std::optional(std::move(round)) : std::nullopt;
+}
+
+Error disk_error(const std::filesystem::path& path) {
+  const ErrorCode code =
+      errno == ENOSPC || errno == EDQUOT ? ErrorCode::ResourceExhausted : ErrorCode::Unavailable;
+  return {code, "cannot write " + path.string() + ": " + std::strerror(errno)};
+}
+
+}  // namespace
+
+Result<OuterRecord> read_outer_record(const std::filesystem::path& path) {
+  WEFT_TRY(const std::string all, read_text(path, kOuterRecordSizeMax));
+  const auto damaged = [&](size_t line, const char* what) {
+    return fail(ErrorCode::Corrupted,
+                path.string() + ":" + std::to_string(line) + ": not a record of rounds: " + what);
+  };
+  std::optional<OuterRecord> record;
+  std::istringstream in(all);
+  std::string line;
+  for (size_t count = 1; std::getline(in, line) && !in.eof(); ++count) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!record) {
+      record = parse_heading(json);
+      if (!record) return damaged(count, "it does not begin with the run that it is of");
+      continue;
+    }
+    auto round = parse_round(json, *record);
+    if (!round) return damaged(count, "this is no round that follows the one before it");
+    record->rounds.push_back(std::move(*round));
+  }
+  if (!record) return damaged(1, "it is empty");
+  return *std::move(record);
+}
+
+OuterRecordWriter::~OuterRecordWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status OuterRecordWriter::begin(const std::filesystem::path& path, const OuterRecord& record) {
+  std::string all = heading_of(record);
+  for (const OuterRound& round : record.rounds) all += line_of(round);
+  Files files;
+  WEFT_TRY_STATUS(files.write_atomic(path, std::as_bytes(std::span(all))));
+  path_ = path;
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  return descriptor_ >= 0 ? Status{} : fail(disk_error(path));
+}
+
+Status OuterRecordWriter::add(const OuterRound& round) {
+  WEFT_CHECK(descriptor_ >= 0);
+  const std::string line = line_of(round);
+  for (size_t written = 0; written < line.size();) {
+    const ssize_t count = ::write(descriptor_, line.data() + written, line.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail(disk_error(path_));
+    written += static_cast<size_t>(count);
+  }
+  return ::fdatasync(descriptor_) == 0 ? Status{} : fail(disk_error(path_));
+}
+
+}  // namespace weft::storage

@@ -1,0 +1,286 @@
+// Replicas with local steps on one machine: what has to be the same as training without them is, a run's
+// record makes its bytes again, and a run that was stopped goes on.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <stdexcept>
+
+#include "base/rng.h"
+#include "configs/job.h"
+#include "dag/onnx/model.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "storage/checkpoint.h"
+#include "tests/support/scratch.h"
+#include "tests/train/reference_files.h"
+#include "train/outer_record.h"
+#include "train/trainer.h"
+
+namespace weft {
+namespace {
+
+using replicas::OuterRound;
+
+std::unique_ptr<peer::Backend> one_cpu(int threads = 1) {
+  auto backend = peer::make_cpu_backend({.threads = threads, .pin = false});
+  if (!backend) ADD_FAILURE() << backend.error().message;
+  return std::move(*backend);
+}
+
+constexpr const char* kSgd = "optimizer={type: sgd, learning_rate: 0.05}";
+constexpr const char* kCompressed = "sync={every: 3, codec: \"topk:0.05:int4\"}";
+
+class Replicas : public testing::Test {
+ protected:
+  configs::Job job(const std::string& name, std::vector<std::string> sets, const std::string& output) {
+    const auto folder = scratch_.folder() / name;
+    if (!std::filesystem::exists(folder)) {
+      std::filesystem::create_directories(folder);
+      test::unpack_case(name, folder);
+    }
+    sets.push_back("output=" + (scratch_.folder() / output).string());
+    auto loaded = configs::load_job(folder / "job.yaml", sets);
+    if (!loaded) throw std::runtime_error(loaded.error().message);  // ends this test, not the others
+    return std::move(*loaded);
+  }
+  struct Run {
+    std::string bytes;  // of the trained file; empty: it was stopped
+    std::vector<train::AgreementEvent> agreements;
+    std::vector<train::StepEvent> steps;
+    std::vector<std::string> warnings;
+  };
+  // `stop_in`: the step in which it is asked to stop; 0: never.
+  static Run run(const configs::Job& job, train::TrainOptions options = {}, uint64_t stop_in = 0,
+                 int threads = 1) {
+    Run run;
+    std::atomic<bool> stop{false};
+    options.stop = &stop;
+    const auto backend = one_cpu(threads);
+    const auto result = train::train(job, *backend, options, [&](const train::Event& event) {
+      if (const auto* agreed = std::get_if<train::AgreementEvent>(&event)) run.agreements.push_back(*agreed);
+      if (const auto* start = std::get_if<train::StartEvent>(&event)) run.warnings = start->warnings;
+      if (const auto* step = std::get_if<train::StepEvent>(&event)) {
+        run.steps.push_back(*step);
+        if (step->step == stop_in) stop = true;
+      }
+    });
+    if (!result) {
+      ADD_FAILURE() << result.error().message;
+    } else {
+      EXPECT_TRUE(result->diverged.empty()) << result->diverged;
+      if (!result->stopped) run.bytes = test::read_file(result->output);
+    }
+    return run;
+  }
+  // The largest difference of two trained files, over the largest number of the tensor that it is in.
+  static double difference(const configs::Job& a, const configs::Job& b) {
+    const auto one = onnx::read_model(a.output), other = onnx::read_model(b.output);
+    if (!one || !other) throw std::runtime_error("a trained file is not there");
+    double worst = 0;
+    for (const auto& [name, tensor] : one->weights()) {
+      if (!is_float(tensor.dtype())) continue;
+      const std::vector<double> x = to_doubles(tensor), y = to_doubles(other->weights().at(name));
+      double apart = 0, largest = 1e-3;
+      for (size_t i = 0; i < x.size(); ++i) {
+        apart = std::max(apart, std::abs(x[i] - y[i]));
+        largest = std::max(largest, std::abs(x[i]));
+      }
+      worst = std::max(worst, apart / largest);
+    }
+    return worst;
+  }
+
+  test::Scratch scratch_;
+};
+
+// The mean of what two replicas learn in one step of 8 samples is what one learns in a step of 16.
+TEST_F(Replicas, ThatAverageAfterEachStepAreOneLargerBatch) {
+  const std::vector<std::string> common{kSgd, "clip_norm=null", "schedule=null"};
+  auto sets = common;
+  sets.insert(sets.end(), {"batch_size=8", "microbatch_size=8", "steps=12", "replicas=2",
+                           "sync={every: 1, outer: {type: average}}"});
+  const auto apart = job("gpt3", sets, "apart.onnx");
+  sets = common;
+  sets.insert(sets.end(), {"batch_size=16", "microbatch_size=8", "steps=6"});
+  const auto together = job("gpt3", sets, "together.onnx");
+  EXPECT_EQ(run(apart).agreements.size(), 6u);
+  run(together);
+  EXPECT_LT(difference(apart, together), 2e-5);
+}
+
+// Its optimizer goes on over the borders of rounds, whatever these are.
+TEST_F(Replicas, OneThatAveragesIsAPlainRun) {
+  for (const char* name : {"gpt3", "resnet_small"}) {
+    const auto plain = job(name, {"steps=10"}, std::string(name) + "plain.onnx");
+    const auto rounds =
+        job(name, {"steps=10", "sync={every: 3, outer: {type: average}}"}, std::string(name) + "rounds.onnx");
+    const Run expected = run(plain), got = run(rounds);
+    EXPECT_EQ(got.agreements.size(), 4u);
+    EXPECT_EQ(got.agreements.back().steps, (std::vector<uint64_t>{1}));
+    ASSERT_EQ(got.steps.size(), expected.steps.size());
+    for (size_t i = 0; i < got.steps.size(); ++i) {
+      EXPECT_EQ(got.steps[i].step, expected.steps[i].step);
+      EXPECT_EQ(got.steps[i].learning_rate, expected.steps[i].learning_rate);
+      EXPECT_NEAR(got.steps[i].loss, expected.steps[i].loss, 1e-4 * std::abs(expected.steps[i].loss));
+    }
+    EXPECT_LT(difference(plain, rounds), 1e-4) << name;
+  }
+}
+
+TEST_F(Replicas, ThatAgreeOnEachStepHaveTheBytesOfTheirRanges) {
+  const std::vector<std::string> common{"batch_size=16", "microbatch_size=4", "steps=4"};
+  auto sets = common;
+  sets.emplace_back("replicas=2");
+  const std::string exact = run(job("gpt3", sets, "exact.onnx")).bytes;
+  sets.back() = "gradient_ranges=2";
+  ASSERT_FALSE(exact.empty());
+  EXPECT_TRUE(exact == run(job("gpt3", sets, "ranges.onnx")).bytes);
+}
+
+TEST_F(Replicas, GiveTheSameBytesFromAnyNumberOfThreads) {
+  for (const char* name : {"gpt3", "resnet_small"}) {
+    const auto compressed = job(name, {"steps=14", "replicas=3", kCompressed}, "threads.onnx");
+    const Run once = run(compressed);
+    ASSERT_FALSE(once.bytes.empty());
+    EXPECT_EQ(once.agreements.size(), 2u);
+    EXPECT_EQ(once.agreements.back().steps, (std::vector<uint64_t>{2, 2, 1}));
+    EXPECT_LT(once.agreements.front().sent_bytes, once.agreements.front().dense_bytes * 3 / 10);
+    EXPECT_TRUE(once.bytes == run(compressed, {}, 0, 2).bytes) << name;
+  }
+}
+
+// From a checkpoint between two rounds it is the run that it was; and its record makes it again.
+TEST_F(Replicas, GoOnFromACheckpointToTheSameBytes) {
+  for (const char* sync : {kCompressed, "sync={every: 3}"}) {
+    const auto whole = job("gpt3", {"steps=20", "replicas=2", sync}, "whole.onnx");
+    const auto parts = job("gpt3", {"steps=20", "replicas=2", sync, "checkpoint={steps: 11}"}, "parts.onnx");
+    const std::string bytes = run(whole).bytes;
+    EXPECT_TRUE(bytes == run(parts).bytes);
+    std::filesystem::remove(parts.output);
+    const Run resumed = run(parts, {.resume = train::checkpoint_folder(parts)});
+    ASSERT_FALSE(resumed.steps.empty());
+    EXPECT_EQ(resumed.steps.front().step, 13u) << "that after the first agreement after step 11";
+    EXPECT_TRUE(bytes == resumed.bytes);
+    const auto record = storage::read_outer_record(train::record_file(parts));
+    ASSERT_TRUE(record.has_value()) << record.error().message;
+    EXPECT_EQ(record->rounds.back(), (OuterRound{.steps_before = 18, .steps = {1, 1}, .side_by_side = 2}));
+    EXPECT_EQ(record->rounds.size(), 4u) << "each once, also those from before";
+  }
+}
+
+// A stop ends the round early: nothing is lost, and the record says what was.
+TEST_F(Replicas, AreStoppedAtAnyStepAndTheirRecordMakesTheBytesAgain) {
+  for (const uint64_t stop_in : {1, 4, 5, 6, 8}) {
+    SCOPED_TRACE(stop_in);
+    const std::string name = "stopped" + std::to_string(stop_in) + ".onnx";
+    const auto stops = job("gpt3", {"steps=13", "replicas=2", kCompressed}, name);
+    EXPECT_TRUE(run(stops, {}, stop_in).bytes.empty());
+    const Run rest = run(stops, {.resume = train::checkpoint_folder(stops)});
+    EXPECT_EQ(rest.steps.front().step, stop_in + 1);
+    ASSERT_FALSE(rest.bytes.empty());
+    const auto record = train::record_file(stops);
+    const auto again = job("gpt3", {"steps=13", "replicas=2", kCompressed}, "again" + name);
+    EXPECT_TRUE(rest.bytes == run(again, {.resume = {}, .replay = record}).bytes);
+    EXPECT_EQ(test::read_file(record), test::read_file(train::record_file(again)));
+  }
+}
+
+TEST_F(Replicas, SkipWhatIsNotFiniteEachWithItsOwnCountOfUpdates) {
+  const auto wild = job("gpt3",
+                        {"steps=12", "replicas=3", "sync={every: 2}", "on_divergence=skip",
+                         "checkpoint={steps: 6}", "optimizer={type: adamw, learning_rate: 0.01}"},
+                        "skips.onnx");
+  EXPECT_FALSE(run(wild).bytes.empty());
+  storage::Files files;
+  const auto loaded = storage::load_checkpoint(train::checkpoint_folder(wild), files);
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  EXPECT_EQ(loaded->checkpoint.replica_updates, (std::vector<uint64_t>{4, 4, 4}));
+}
+
+TEST_F(Replicas, OfAnotherNumberGoOnWithTheStateOfTheFirstAndSaySo) {
+  const std::vector<std::string> common{"steps=24", kCompressed, "checkpoint={steps: 12}"};
+  auto sets = common;
+  sets.emplace_back("replicas=2");
+  const auto two = job("gpt3", sets, "two.onnx");
+  run(two, {}, 12);
+  const auto said = [](const Run& run, const char* words) {
+    return std::any_of(run.warnings.begin(), run.warnings.end(),
+                       [&](const std::string& text) { return text.find(words) != std::string::npos; });
+  };
+  sets.back() = "replicas=3";
+  const Run three = run(job("gpt3", sets, "three.onnx"), {.resume = train::checkpoint_folder(two)});
+  EXPECT_FALSE(three.bytes.empty());
+  EXPECT_TRUE(said(three, "of 2 replicas, and the job has 3: each goes on with that of the first"));
+  EXPECT_TRUE(said(three, "`replicas` was 2 and is 3"));
+  const Run plain = run(job("gpt3", {"steps=24"}, "plain.onnx"), {.resume = train::checkpoint_folder(two)});
+  EXPECT_FALSE(plain.bytes.empty());
+  EXPECT_TRUE(said(plain, "of 2 replicas: this run goes on with that of the first"));
+}
+
+TEST_F(Replicas, AreRefusedARecordThatIsNotTheirs) {
+  const auto made = job("gpt3", {"steps=6", "replicas=2", kCompressed}, "made.onnx");
+  run(made);
+  const auto refused = [&](const configs::Job& other, const std::filesystem::path& record) {
+    const auto backend = one_cpu();
+    const auto result =
+        train::train(other, *backend, {.resume = {}, .replay = record}, [](const train::Event&) {});
+    return result ? std::string() : result.error().message;
+  };
+  const auto record = train::record_file(made);
+  const auto with = [&](std::vector<std::string> sets) { return job("gpt3", std::move(sets), "other.onnx"); };
+  EXPECT_NE(refused(with({"steps=6"}), record).find("this job has none"), std::string::npos);
+  EXPECT_NE(refused(with({"steps=6", "replicas=3", kCompressed}), record).find("`replicas` was 2 and is 3"),
+            std::string::npos);
+  EXPECT_NE(refused(with({"steps=6", "replicas=2", "sync={every: 4}"}), record).find("`sync` was"),
+            std::string::npos);
+  EXPECT_NE(refused(with({"steps=6", "replicas=2", kCompressed, "seed=77"}), record).find("`seed` was"),
+            std::string::npos);
+  EXPECT_NE(refused(with({"steps=5", "replicas=2", kCompressed}), record).find("has 6 steps, and the job 5"),
+            std::string::npos);
+  EXPECT_NE(refused(made, scratch_.folder() / "none.jsonl").find("none.jsonl"), std::string::npos);
+}
+
+TEST_F(Replicas, ADamagedRecordIsAnErrorWithItsLine) {
+  const auto made = job("gpt3", {"steps=9", "replicas=2", kCompressed}, "made.onnx");
+  run(made);
+  const std::string whole = test::read_file(train::record_file(made));
+  const auto path = scratch_.folder() / "damaged.jsonl";
+  const auto read = [&](const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+    return storage::read_outer_record(path);
+  };
+  ASSERT_TRUE(read(whole).has_value());
+  EXPECT_EQ(read(whole)->rounds.size(), 2u);
+  EXPECT_EQ(read(whole + "{\"steps_bef")->rounds.size(), 2u) << "half a line is none";
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = whole;
+    EXPECT_NE(changed.find(from), std::string::npos) << from;
+    return changed.replace(changed.find(from), from.size(), to);
+  };
+  for (const std::string& text :
+       {std::string(), std::string("{}\n"), with("weft-rounds", "weft-cubes"),
+        with("\"format\":1", "\"format\":2"), with("\"replicas\":2", "\"replicas\":0"),
+        with("\"replicas\":2", "\"replicas\":3"), with("\"steps\":[3,3]", "\"steps\":[3]"),
+        with("\"steps\":[3,3]", "\"steps\":[0,0]"),
+        with("\"steps\":[3,3]", "\"steps\":[18446744073709551615,3]"),
+        with("\"steps\":[3,3]", "\"steps\":[-1,3]"), with("\"side_by_side\":2", "\"side_by_side\":3"),
+        with("\"steps_before\":6", "\"steps_before\":5")}) {
+    const auto record = read(text);
+    ASSERT_FALSE(record.has_value()) << text;
+    EXPECT_EQ(record.error().code, ErrorCode::Corrupted) << record.error().message;
+  }
+  // Any byte of it may be another: an error or a record, and nothing else.
+  Rng rng(38, 1);
+  for (int i = 0; i < 500; ++i) {
+    std::string mutated = whole;
+    for (uint64_t n = 1 + rng.below(4); n > 0; --n)
+      mutated[rng.below(mutated.size())] = static_cast<char>(rng.below(256));
+    const auto record = read(mutated);
+    for (const OuterRound& round : record ? record->rounds : std::vector<OuterRound>{})
+      EXPECT_TRUE(round.steps_after() > round.steps_before) << mutated;
+  }
+}
+
+}  // namespace
+}  // namespace weft

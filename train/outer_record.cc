@@ -1,0 +1,62 @@
+#include "train/outer_record.h"
+
+#include <sstream>
+#include <utility>
+
+#include "base/shortest.h"
+
+namespace weft::train {
+namespace {
+
+Status check_same_run(const storage::OuterRecord& record, const storage::OuterRecord& now,
+                      const std::string& path) {
+  const auto differs = [&](const char* what, const auto& then, const auto& is) -> Status {
+    std::ostringstream text;
+    text << path << " is of another run: " << what << " was " << then << " and is " << is;
+    return fail(ErrorCode::InvalidArgument, text.str());
+  };
+  if (record.graph_hash != now.graph_hash)
+    return fail(ErrorCode::InvalidArgument,
+                path + " is of another model, loss, freeze list or microbatch size than the job");
+  if (record.seed != now.seed) return differs("`seed`", record.seed, now.seed);
+  if (record.batch_size != now.batch_size) return differs("`batch_size`", record.batch_size, now.batch_size);
+  if (record.replicas != now.replicas) return differs("`replicas`", record.replicas, now.replicas);
+  if (record.sync != now.sync) return differs("`sync`", record.sync, now.sync);
+  return {};
+}
+
+}  // namespace
+
+std::string describe_sync(const replicas::ReplicaTerms& terms) {
+  if (!terms.are_local()) return "step";
+  const bool averages = terms.outer.type == replicas::OuterType::Average;
+  return "{every: " + std::to_string(terms.every) + ", codec: \"" + compress::name(terms.codec) +
+         "\", outer: {type: " +
+         (averages ? "average}"
+                   : "nesterov, learning_rate: " + shortest(terms.outer.learning_rate) +
+                         ", momentum: " + shortest(terms.outer.momentum) + "}") +
+         "}";
+}
+
+storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash) {
+  return {std::move(graph_hash),       job.seed, job.batch_size, job.replicas.count,
+          describe_sync(job.replicas), {}};
+}
+
+std::filesystem::path record_file(const configs::Job& job) {
+  return std::filesystem::path(job.output).replace_extension(".rounds.jsonl");
+}
+
+Result<storage::OuterRecord> read_record_of(const std::filesystem::path& path, const configs::Job& job,
+                                            const std::string& graph_hash, uint64_t steps) {
+  WEFT_TRY(storage::OuterRecord record, storage::read_outer_record(path));
+  WEFT_TRY_STATUS(check_same_run(record, record_of(job, graph_hash), path.string()));
+  const uint64_t made = record.rounds.empty() ? 0 : record.rounds.back().steps_after();
+  if (made > steps)
+    return fail(job.error(
+        ErrorCode::InvalidArgument, job.steps ? "steps" : "epochs",
+        path.string() + " has " + std::to_string(made) + " steps, and the job " + std::to_string(steps)));
+  return record;
+}
+
+}  // namespace weft::train

@@ -1,0 +1,25 @@
+// Which run a record of rounds is of (storage/outer_record.h): whoever has the job and its record makes the
+// same bytes again (`weft local --replay`).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "storage/outer_record.h"
+
+namespace weft::train {
+
+// How replicas agree, in the words of a job file.
+std::string describe_sync(const replicas::ReplicaTerms& terms);
+
+// A job's, without rounds. `graph_hash`: SHA-256 of Prepared::identity.
+storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash);
+// Beside its output, trained.rounds.jsonl for trained.onnx.
+std::filesystem::path record_file(const configs::Job& job);
+// The record of a run of that job, `steps` long at least. InvalidArgument, naming the file: of another run.
+Result<storage::OuterRecord> read_record_of(const std::filesystem::path& path, const configs::Job& job,
+                                            const std::string& graph_hash, uint64_t steps);
+
+}  // namespace weft::train

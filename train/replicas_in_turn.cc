@@ -1,0 +1,232 @@
+#include "train/replicas_in_turn.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::train {
+
+using dag::StateKey;
+using dag::StateSlot;
+using dag::Tensor;
+using replicas::OuterRound;
+
+namespace {
+
+StateKey key_of(const StateKey& weight, StateSlot slot, uint32_t replica = 0) {
+  return {.owner = weight.owner, .name = weight.name, .slot = slot, .replica = replica};
+}
+
+Tensor tensor_of(const dag::TensorSpec& spec, const std::vector<float>& values) {
+  return Tensor(spec, std::as_bytes(std::span(values)));
+}
+
+// Finds tensors of a checkpoint by what they are of.
+class Kept {
+ public:
+  explicit Kept(const storage::CheckpointTensors& tensors) : tensors_(tensors) {}
+
+  Result<Tensor> need(const StateKey& key, const dag::TensorSpec& spec) const {
+    const auto at = tensors_.find(key);
+    if (at == tensors_.end() || at->second.spec() != spec)
+      return fail(ErrorCode::InvalidArgument, "the checkpoint holds no '" + to_string(key) + "' of " +
+                                                  dag::to_string(spec) +
+                                                  ": it is of another job or optimizer");
+    return at->second;
+  }
+  // What was never written is zero.
+  Status take(const StateKey& key, const dag::TensorSpec& spec, std::vector<float>& values) const {
+    if (values.empty() || !tensors_.contains(key)) return {};
+    WEFT_TRY(const Tensor tensor, need(key, spec));
+    const auto kept = tensor.as<float>();
+    values.assign(kept.begin(), kept.end());
+    return {};
+  }
+
+ private:
+  const storage::CheckpointTensors& tensors_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ReplicasInTurn>> ReplicasInTurn::create(const configs::Job& job,
+                                                               const std::vector<StateKey>& trained_state,
+                                                               std::shared_ptr<peer::State> state,
+                                                               Options options) {
+  std::unique_ptr<ReplicasInTurn> made(new ReplicasInTurn(job, std::move(state), std::move(options)));
+  WEFT_TRY_STATUS(made->begin(trained_state));
+  return made;
+}
+
+Status ReplicasInTurn::begin(const std::vector<StateKey>& trained_state) {
+  Own own;
+  for (const StateKey& key : trained_state) {
+    WEFT_TRY(Tensor tensor, read_float(key));
+    const auto count = static_cast<size_t>(tensor.element_count());
+    if (!is_weight(key.slot)) {
+      slots_.push_back(key);
+      own.slots.push_back(std::move(tensor));
+      continue;
+    }
+    const bool is_statistic = key.slot == StateSlot::RunningStatistic;
+    const bool has_momentum = !is_statistic && job_.replicas.outer.type == replicas::OuterType::Nesterov;
+    const size_t owed = !is_statistic && owes() ? count : 0;
+    shared_.push_back({.key = key,
+                       .agreed = std::move(tensor),
+                       .is_statistic = is_statistic,
+                       .mean = replicas::Mean(count),
+                       .momentum = std::vector<float>(has_momentum ? count : 0),
+                       .return_residue = std::vector<float>(owed)});
+    own.residues.emplace_back(owed);
+  }
+  own_.assign(job_.replicas.count, own);
+  updates_.assign(job_.replicas.count, 0);
+  return {};
+}
+
+Result<Tensor> ReplicasInTurn::read_float(const StateKey& key) const {
+  WEFT_TRY(Tensor tensor, state_->read(key));
+  if (tensor.dtype() != dag::DType::F32)
+    return fail(job_.error(ErrorCode::Unsupported, "sync",
+                           "'" + to_string(key) + "' is " + dag::to_string(tensor.spec()) +
+                               ", and replicas agree about float32 alone"));
+  return tensor;
+}
+
+Result<std::string> ReplicasInTurn::resume(const storage::Checkpoint& checkpoint) {
+  const Kept kept(checkpoint.tensors);
+  for (Shared& shared : shared_) {
+    const dag::TensorSpec spec = shared.agreed.spec();
+    WEFT_TRY(const Tensor agreed, kept.need(shared.key, spec));
+    shared.agreed = Tensor(spec, agreed.bytes());  // ours alone: it is written in place
+    WEFT_TRY_STATUS(kept.take(key_of(shared.key, StateSlot::OuterMomentum), spec, shared.momentum));
+    WEFT_TRY_STATUS(kept.take(key_of(shared.key, StateSlot::ReturnResidue), spec, shared.return_residue));
+  }
+  const size_t then = std::max<size_t>(checkpoint.replica_updates.size(), 1);
+  const bool is_same = then == own_.size();
+  for (uint32_t replica = 0; replica < own_.size(); ++replica) {
+    Own& own = own_[replica];
+    const uint32_t from = is_same ? replica : 0;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      WEFT_TRY(own.slots[i], kept.need(key_of(slots_[i], slots_[i].slot, from), own.slots[i].spec()));
+    }
+    for (size_t i = 0; is_same && i < shared_.size(); ++i)
+      WEFT_TRY_STATUS(kept.take(key_of(shared_[i].key, StateSlot::Residue, replica), shared_[i].agreed.spec(),
+                                own.residues[i]));
+    updates_[replica] = checkpoint.replica_updates.empty() ? checkpoint.step - checkpoint.skipped_steps
+                                                           : checkpoint.replica_updates[from];
+  }
+  if (is_same) return std::string();
+  return "the checkpoint has the optimizer's state of " + std::to_string(then) +
+         (then == 1 ? " replica" : " replicas") + ", and the job has " + std::to_string(own_.size()) +
+         (own_.size() == 1 ? "" : ": each goes on with that of the first") + "; what was owed is left out";
+}
+
+OuterRound ReplicasInTurn::next_round(uint64_t steps_before) {
+  for (const OuterRound& round : options_.replayed)
+    if (round.steps_before == steps_before) return round;
+  return replicas::next_round(job_.replicas, steps_before, options_.steps);
+}
+
+Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
+  if (!is_under_way_) under_way_ = {.round = next_round(step - 1)};
+  is_under_way_ = true;
+  const replicas::LocalStep place = replicas::locate(under_way_.round, step);
+  if (place.index == 0) WEFT_TRY_STATUS(load(own_[place.replica]));
+  return StepPlace{.step = step, .scheduled = place.scheduled, .update = updates_[place.replica] + 1};
+}
+
+Status ReplicasInTurn::load(const Own& own) {
+  for (const Shared& shared : shared_) WEFT_TRY_STATUS(state_->write(shared.key, shared.agreed));
+  for (size_t i = 0; i < slots_.size(); ++i) WEFT_TRY_STATUS(state_->write(slots_[i], own.slots[i]));
+  return {};
+}
+
+bool ReplicasInTurn::ends_round(uint64_t step) const {
+  return is_under_way_ && step == under_way_.round.steps_after();
+}
+
+Result<std::optional<Agreed>> ReplicasInTurn::after(uint64_t step, bool updates, bool ends) {
+  const replicas::LocalStep place = replicas::locate(under_way_.round, step);
+  updates_[place.replica] += updates ? 1 : 0;
+  if (!place.ends_block && !ends) return std::nullopt;
+  WEFT_TRY(under_way_.not_finite, collect(place.replica, place.index + 1));
+  const bool is_diverged = !under_way_.not_finite.empty();
+  if (!ends && !ends_round(step) && !is_diverged) return std::nullopt;
+  under_way_.round = replicas::cut_after(under_way_.round, step);
+  if (!is_diverged) {
+    WEFT_TRY(under_way_.not_finite, agree());
+  }
+  is_under_way_ = false;
+  return std::optional(std::exchange(under_way_, {}));
+}
+
+// What the replica has learnt goes into the means, and its slots home. What is not finite, if anything.
+Result<std::string> ReplicasInTurn::collect(uint32_t replica, uint64_t steps) {
+  const uint64_t samples = steps * job_.batch_size;
+  Own& own = own_[replica];
+  for (size_t i = 0; i < shared_.size(); ++i) {
+    Shared& shared = shared_[i];
+    WEFT_TRY(Tensor now, read_float(shared.key));
+    const std::span<float> values = now.mutable_as<float>();
+    if (!shared.is_statistic) {
+      const std::span<const float> agreed = shared.agreed.as<float>();
+      for (size_t k = 0; k < values.size(); ++k) values[k] -= agreed[k];
+      const auto draw = replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i),
+                                          static_cast<uint16_t>(replica));
+      const auto sent = replicas::pass_through(job_.replicas.codec, draw, values, own.residues[i], scratch_);
+      if (!sent) return to_string(shared.key) + " of replica " + std::to_string(replica + 1);
+      under_way_.sent_bytes += *sent;
+    }
+    shared.mean.add(values, samples);
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    WEFT_TRY(own.slots[i], state_->read(slots_[i]));
+  }
+  return std::string();
+}
+
+// The state has what was agreed when it returns.
+Result<std::string> ReplicasInTurn::agree() {
+  for (size_t i = 0; i < shared_.size(); ++i) {
+    Shared& shared = shared_[i];
+    const std::span<float> agreed = shared.agreed.mutable_as<float>();
+    if (shared.is_statistic) {
+      shared.mean.take(agreed);
+    } else {
+      std::vector<float> mean(agreed.size());
+      shared.mean.take(mean);
+      const auto draw = replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i),
+                                          replicas::kOwner);
+      const auto returned =
+          replicas::pass_through(job_.replicas.codec, draw, mean, shared.return_residue, scratch_);
+      if (!returned) return to_string(shared.key) + ", as agreed";
+      under_way_.returned_bytes += *returned;
+      under_way_.dense_bytes += mean.size() * sizeof(float);
+      replicas::take_outer_step(job_.replicas.outer, mean, shared.momentum, agreed);
+    }
+    WEFT_TRY_STATUS(state_->write(shared.key, shared.agreed));
+  }
+  return std::string();
+}
+
+storage::CheckpointTensors ReplicasInTurn::tensors() const {
+  storage::CheckpointTensors tensors;
+  for (size_t i = 0; i < shared_.size(); ++i) {
+    const Shared& shared = shared_[i];
+    const dag::TensorSpec& spec = shared.agreed.spec();
+    tensors[shared.key] = shared.agreed;
+    const auto put = [&](StateSlot slot, uint32_t replica, const std::vector<float>& values) {
+      if (!values.empty()) tensors[key_of(shared.key, slot, replica)] = tensor_of(spec, values);
+    };
+    put(StateSlot::OuterMomentum, 0, shared.momentum);
+    put(StateSlot::ReturnResidue, 0, shared.return_residue);
+    for (uint32_t replica = 0; replica < own_.size(); ++replica)
+      put(StateSlot::Residue, replica, own_[replica].residues[i]);
+  }
+  for (uint32_t replica = 0; replica < own_.size(); ++replica)
+    for (size_t i = 0; i < slots_.size(); ++i)
+      tensors[key_of(slots_[i], slots_[i].slot, replica)] = own_[replica].slots[i];
+  return tensors;
+}
+
+}  // namespace weft::train

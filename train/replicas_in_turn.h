@@ -1,0 +1,94 @@
+// The replicas of a run with local steps on one machine: one executor computes them in turn, in the order in
+// which the run's steps are dealt to them (replicas/outer_round.h), and after each round they agree
+// (replicas/agreement.h). Nothing of it depends on time or on who is fast: these are the bytes that the same
+// rounds have wherever they are made.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "dag/state.h"
+#include "peer/state.h"
+#include "replicas/agreement.h"
+#include "replicas/outer_round.h"
+#include "storage/checkpoint.h"
+#include "train/session.h"
+
+namespace weft::train {
+
+// What an outer round came to.
+struct Agreed {
+  replicas::OuterRound round;
+  uint64_t sent_bytes = 0;      // by all replicas together, of their differences
+  uint64_t returned_bytes = 0;  // to each of them, of the mean
+  uint64_t dense_bytes = 0;     // that a replica's difference would have had, uncompressed
+  std::string not_finite{};     // what of it; then nothing was agreed
+};
+
+class ReplicasInTurn {
+ public:
+  struct Options {
+    uint64_t steps = 0;                            // of the whole run
+    std::vector<replicas::OuterRound> replayed{};  // the first rounds, as they once were
+  };
+  // `trained_state` as dag::trained_state says. Takes the weights that `state` holds as agreed. Unsupported:
+  // one of them is not in float32. `job` outlives this.
+  static Result<std::unique_ptr<ReplicasInTurn>> create(const configs::Job& job,
+                                                        const std::vector<dag::StateKey>& trained_state,
+                                                        std::shared_ptr<peer::State> state, Options options);
+
+  // Goes on from a checkpoint. One of another number of replicas, or of none, gives each the optimizer's
+  // slots of its first, and nobody owes anything: what is said about it; empty: nothing. InvalidArgument: a
+  // tensor is not there, or of another shape.
+  Result<std::string> resume(const storage::Checkpoint& checkpoint);
+
+  // Before a step and after it, each in its turn. `updates`: it was not skipped. `ends`: the round ends with
+  // it, whoever has not begun or ended its part. Nothing: the round goes on.
+  Result<StepPlace> before(uint64_t step);
+  Result<std::optional<Agreed>> after(uint64_t step, bool updates, bool ends);
+  // Whether the round ends after it by itself.
+  bool ends_round(uint64_t step) const;
+
+  // For a checkpoint, between two rounds; they share their bytes with this until the next one.
+  storage::CheckpointTensors tensors() const;
+  const std::vector<uint64_t>& updates() const { return updates_; }  // by replica
+
+ private:
+  struct Shared {  // a weight
+    dag::StateKey key;
+    dag::Tensor agreed;
+    bool is_statistic = false;
+    replicas::Mean mean;
+    std::vector<float> momentum{}, return_residue{};
+  };
+  struct Own {                                 // a replica's
+    std::vector<dag::Tensor> slots;            // as slots_
+    std::vector<std::vector<float>> residues;  // as shared_; empty where nothing is owed
+  };
+  ReplicasInTurn(const configs::Job& job, std::shared_ptr<peer::State> state, Options options)
+      : job_(job), state_(std::move(state)), options_(std::move(options)) {}
+  Status begin(const std::vector<dag::StateKey>& trained_state);
+  bool owes() const { return job_.replicas.codec.kind != compress::Kind::Dense; }
+  replicas::OuterRound next_round(uint64_t steps_before);
+  Status load(const Own& own);
+  Result<std::string> collect(uint32_t replica, uint64_t steps);
+  Result<std::string> agree();
+  Result<dag::Tensor> read_float(const dag::StateKey& key) const;
+
+  const configs::Job& job_;
+  std::shared_ptr<peer::State> state_;
+  Options options_;
+  std::vector<Shared> shared_;
+  std::vector<dag::StateKey> slots_;
+  std::vector<Own> own_;
+  std::vector<uint64_t> updates_;
+  Agreed under_way_;
+  bool is_under_way_ = false;
+  replicas::PassScratch scratch_;
+};
+
+}  // namespace weft::train
