@@ -7,11 +7,12 @@ cluster_begin
 text=$work/corpus.txt
 made_text 300000 >"$text"
 
+fast_line=$((100 / slower))Mbit slow_line=$((10 / slower))Mbit  # links matter beside a sanitizer's computing, too
 lines() {  # lines SLOW [RATE]: the cluster file, with this peer's uplink at RATE
   local name
   { echo "devices:"
     for name in a b c; do
-      echo "  - {name: $name, type: gtx1080ti, region: here, uplink: $([ "$name" = "$1" ] && echo "$2" || echo 100Mbit), downlink: 100Mbit}"
+      echo "  - {name: $name, type: gtx1080ti, region: here, uplink: $([ "$name" = "$1" ] && echo "$2" || echo $fast_line), downlink: $fast_line}"
     done
     echo "regions: {within: {round_trip_ms: 4, bandwidth: 1Gbit}}"
   } >"$work/lines.yaml.new"
@@ -30,12 +31,12 @@ wait_for_step 10
 mapfile -t before < <(active_peers)
 [ ${#before[@]} -eq 2 ] || fail "not two peers have stages: ${before[*]}"
 slow=${before[0]}
-lines "$slow" 10Mbit
+lines "$slow" $slow_line
 kill -USR1 "${peer_pid[$slow]}"
 wait_for_log "$work/$slow.log" lines_changed
 wait_for_event '"event":"notice"' 240
 until [[ $LINE == *'planned anew'*moving* ]]; do wait_for_event '"event":"notice"' 240; done
-echo "ok: with $slow at 10 Mbit/s: $(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <<<"$LINE")"
+echo "ok: with $slow at $slow_line: $(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <<<"$LINE")"
 until [[ $LINE == *'"state":"running"'* ]]; do wait_for_event '"event":"state"'; done
 next_step
 mapfile -t after < <(active_peers)
