@@ -19,7 +19,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 13;
+inline constexpr uint32_t kProtocolMinor = 14;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that

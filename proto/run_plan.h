@@ -12,6 +12,7 @@
 #include "dag/training.h"
 #include "proto/hello.h"
 #include "proto/serving.h"
+#include "replicas/local_steps.h"
 
 namespace weft::proto {
 
@@ -32,7 +33,9 @@ struct RunTerms {
   // In a RunPlan the steps and the sizes of its batches alone: each stage's assignment has all of it.
   dag::TrainingSpec training{};
   dag::Borders borders{};
-  dag::LossTerms loss_terms{};       // of what evaluation reports
+  dag::LossTerms loss_terms{};  // of what evaluation reports
+  // Of a job whose replicas make local steps: then steps, here and in `training`, are inner steps.
+  std::optional<replicas::LocalSteps> local_steps{};
   bool equal_bits_required = false;  // then a stage goes to nobody of another fingerprint
 
   uint32_t microbatches = 0;  // a step

@@ -19,11 +19,12 @@
 #include "plan/seat.h"
 #include "proto/hello.h"
 #include "proto/serving.h"
+#include "replicas/local_steps.h"
 
 namespace weft::proto {
 
-// Serve is of no StageProgram: AssignStage::serve has it.
-enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2, Serve = 3 };
+// Serve and Agree are of no StageProgram: AssignStage::serve and ::local have them.
+enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2, Serve = 3, Agree = 4 };
 
 // One end of a cut edge, at this stage. `edge` is the same number at both ends.
 struct EdgeEnd {
@@ -35,10 +36,9 @@ struct EdgeEnd {
   compress::Codec codec{};
 };
 
-// Which seat of the other stage has that microbatch: stages have one replica for now.
-inline plan::Seat other_end(const EdgeEnd& end, [[maybe_unused]] uint32_t microbatch) {
-  return {end.stage, 0};
-}
+// Which seat of the other stage has that microbatch: that of one's own replica, which computes all of its
+// step.
+inline plan::Seat other_end(const EdgeEnd& end, const plan::Seat& own) { return {end.stage, own.replica}; }
 
 // What one stage runs of a job's graph.
 struct StageProgram {
@@ -75,6 +75,20 @@ struct BlobSource {
   std::vector<uint32_t> tensors{};       // of the list, by index
 };
 
+// What replicas with local steps agree about: a parameter that is trained, or a running statistic.
+struct AgreedTensor {
+  uint32_t number = 0;  // its place among all of them, of the whole graph in the order of dag::trained_state
+  std::string name{};   // the initializer's
+  uint32_t owner = 0;   // the replica whose seat takes the mean
+  std::vector<uint32_t> stages{};  // by replica: which of its stages has it
+};
+// Of a run whose replicas make local steps: then the steps of assignments, commands and reports are inner
+// steps (replicas/local_steps.h), and those of `training` as well.
+struct LocalTerms {
+  replicas::LocalSteps steps{};
+  std::vector<AgreedTensor> tensors{};  // that the stage has, by number
+};
+
 struct AssignStage {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
@@ -100,6 +114,7 @@ struct AssignStage {
   std::optional<ServeProgram> serve{};  // instead of `programs`
   // For the people whose machine it is: what the job is called, and who gave it.
   std::string job_name{}, submitter{};
+  std::optional<LocalTerms> local{};
 };
 // The initializers that no program of the assignment changes, by name; the names are the assignment's.
 std::set<std::string_view> fixed_initializers(const AssignStage& assign);

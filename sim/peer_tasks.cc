@@ -80,7 +80,7 @@ void PeerTasks::finish(const peer::RunTask& effect, const std::shared_ptr<HashRu
       const proto::EdgeEnd& end = program.sends[index];
       const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
       shell_.stage->links->send(
-          other_end(end, task.key.microbatch),
+          other_end(end, shell_.stage->assignment->seat),
           {.header = {.run = shell_.stage->assignment->run,
                       .plan_version = shell_.stage->assignment->plan_version,
                       .step = task.key.step,
@@ -88,7 +88,7 @@ void PeerTasks::finish(const peer::RunTask& effect, const std::shared_ptr<HashRu
                       .edge = end.edge,
                       .program = task.key.program,
                       .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
-                      .replica = 0,
+                      .replica = static_cast<uint16_t>(shell_.stage->assignment->seat.replica),
                       .spec = program.graph->spec(end.value),
                       .codec = end.codec},
            .value = value,

@@ -54,7 +54,7 @@ Status Arrivals::on_tensor(const plan::Seat& from, const proto::TensorHeader& he
   if (edge == in->second.receive_of_edge.end()) return wrong("no such edge comes here");
   const proto::StageProgram& stage = *in->second.stage;
   const proto::EdgeEnd& end = stage.receives[edge->second];
-  if (other_end(end, header.microbatch) != from) return wrong("it belongs to another stage");
+  if (other_end(end, assignment_->seat) != from) return wrong("it belongs to another stage");
   const dag::TensorSpec& spec = stage.graph->spec(end.value);
   if (!(spec == header.spec))
     return wrong("it is " + dag::to_string(header.spec) + ", expected " + dag::to_string(spec));
@@ -97,7 +97,7 @@ std::optional<plan::Seat> Arrivals::last_to_come(const MicrobatchKey& key, uint3
   std::optional<plan::Seat> seat;
   for (const uint32_t r : in.edges_of_segment[segment]) {
     const uint64_t arrival = tensors_.at(key).at(r);
-    if (arrival > last) last = arrival, seat = other_end(in.stage->receives[r], key.microbatch);
+    if (arrival > last) last = arrival, seat = other_end(in.stage->receives[r], assignment_->seat);
   }
   return seat;
 }

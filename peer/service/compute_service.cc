@@ -297,7 +297,7 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
 
 void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header,
                           dag::Tensor tensor) {
-  const plan::Seat to = other_end(end, header.microbatch);
+  const plan::Seat to = other_end(end, stage->assignment->seat);
   if (header.codec.kind == compress::Kind::Dense) return links_.send(stage->generation, to, header, tensor);
   std::call_once(encoder_made_, [this] { encoder_ = std::make_unique<net::Worker>(); });
   encoder_->post([this, stage, to, header = std::move(header), tensor = std::move(tensor)]() mutable {

@@ -32,9 +32,9 @@ std::pair<uint64_t, uint64_t> bytes_of_edges(const proto::AssignStage& assignmen
   uint64_t sends = 0, receives = 0;
   for (const proto::StageProgram& program : assignment.programs) {
     for (const proto::EdgeEnd& end : program.sends)
-      if (other_end(end, 0) == seat) sends += edge_bytes(program, end);
+      if (other_end(end, assignment.seat) == seat) sends += edge_bytes(program, end);
     for (const proto::EdgeEnd& end : program.receives)
-      if (other_end(end, 0) == seat) receives += edge_bytes(program, end);
+      if (other_end(end, assignment.seat) == seat) receives += edge_bytes(program, end);
   }
   return {sends, receives};
 }

@@ -277,6 +277,79 @@ Status get(const wire::Training& from, dag::TrainingSpec& to) {
   return read.status();
 }
 
+// ---- replicas with local steps
+
+namespace {
+
+void read_codec(const std::string& name, compress::Codec& to, Reader& read) {
+  if (!read.good() || name.empty()) return;
+  if (auto parsed = compress::parse(name))
+    to = *parsed;
+  else
+    read.refuse(ErrorCode::Unsupported, "codec", parsed.error().message);
+}
+
+}  // namespace
+
+static_assert(has_fields<replicas::OuterSpec, 3>);
+static_assert(has_fields<replicas::ReplicaTerms, 4>);
+static_assert(has_fields<replicas::LocalSteps, 3>);
+void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
+  to.set_replicas(from.terms.count);
+  to.set_every(from.terms.every);
+  if (from.terms.codec != compress::Codec{}) to.set_codec(compress::name(from.terms.codec));
+  to.set_outer(put_enum<wire::OuterType>(from.terms.outer.type));
+  to.set_outer_learning_rate(from.terms.outer.learning_rate);
+  to.set_outer_momentum(from.terms.outer.momentum);
+  to.set_steps(from.steps);
+  to.set_begun_after(from.begun_after);
+}
+Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
+  Reader read("LocalSteps");
+  to.terms.count = from.replicas();
+  to.terms.every = from.every();
+  std::string codec;
+  read.text(from.codec(), codec, kNameMax, "codec");
+  read_codec(codec, to.terms.codec, read);
+  read.enumerator(from.outer(), to.terms.outer.type, replicas::OuterType::Nesterov, "outer");
+  read.finite(from.outer_learning_rate(), to.terms.outer.learning_rate, "outer_learning_rate");
+  read.finite(from.outer_momentum(), to.terms.outer.momentum, "outer_momentum");
+  to.steps = from.steps();
+  to.begun_after = from.begun_after();
+  read.require(is_valid(to), "steps", "these rounds cannot be dealt");
+  return read.status();
+}
+
+static_assert(has_fields<AgreedTensor, 4>);
+void put(const AgreedTensor& from, wire::AgreedTensor& to) {
+  to.set_number(from.number);
+  to.set_initializer(from.name);
+  to.set_owner(from.owner);
+  put_plain(from.stages, *to.mutable_stages());
+}
+Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
+  Reader read("AgreedTensor");
+  to.number = from.number();
+  read.text(from.initializer(), to.name, kSymbolMax, "initializer");
+  to.owner = from.owner();
+  read.numbers(from.stages(), to.stages, kReplicasMax, "stages");
+  read.require(to.owner < to.stages.size(), "owner", "no such replica");
+  for (const uint32_t stage : to.stages) read.require(stage < kStagesMax, "stages", "not below 1024");
+  return read.status();
+}
+
+static_assert(has_fields<LocalTerms, 2>);
+void put(const LocalTerms& from, wire::LocalTerms& to) {
+  put(from.steps, *to.mutable_steps());
+  put_list(from.tensors, *to.mutable_tensors());
+}
+Status get(const wire::LocalTerms& from, LocalTerms& to) {
+  Reader read("LocalTerms");
+  read.part(from.steps(), to.steps, "steps");
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  return read.status();
+}
+
 void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
@@ -302,6 +375,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   if (from.serve) put(*from.serve, *to.mutable_serve());
   to.set_job_name(put_text(from.job_name, kNameMax));
   to.set_submitter(put_text(from.submitter, kNameMax));
+  if (from.local) put(*from.local, *to.mutable_local());
 }
 
 namespace {
@@ -343,12 +417,19 @@ Status check_tensors(const AssignStage& stage) {
   return {};
 }
 
+// The seats of other replicas may be of more stages than this one's replica has.
+bool is_linked_to(const AssignStage& stage, const plan::Seat& seat) {
+  if (seat == stage.seat) return false;
+  if (seat.replica == stage.seat.replica) return seat.stage < stage.stage_count;
+  return stage.local && seat.replica < stage.local->steps.terms.count;
+}
+
 Status check_stages(const AssignStage& to) {
   const auto is_other = [&](uint32_t stage) { return stage < to.stage_count && stage != to.seat.stage; };
   std::set<plan::Seat> linked;
   for (const LinkRoute& link : to.links)
-    if (!is_other(link.seat.stage) || !linked.insert(link.seat).second)
-      return fail(ErrorCode::OutOfRange, "links: a seat that is there twice, or is of no other stage");
+    if (!is_linked_to(to, link.seat) || !linked.insert(link.seat).second)
+      return fail(ErrorCode::OutOfRange, "links: a seat that is there twice, or is no other one of the run");
   if (to.serve && !to.programs.empty()) return fail(ErrorCode::OutOfRange, "serve: beside programs");
   if (to.serve && to.serve->draft && to.seat.stage != 0)
     return fail(ErrorCode::OutOfRange, "serve: a draft of a stage that is not the first");
@@ -360,6 +441,32 @@ Status check_stages(const AssignStage& to) {
       for (const EdgeEnd& end : *ends)
         if (!is_other(end.stage))
           return fail(ErrorCode::OutOfRange, "programs: an edge to a stage that is no other one");
+  }
+  return {};
+}
+
+// Each of the stage's own trained weights at most once, by number, and held by a seat of every replica.
+Status check_local(const AssignStage& stage) {
+  if (!stage.local) return {};
+  const auto wrong = [](const std::string& what) { return fail(ErrorCode::OutOfRange, "local: " + what); };
+  const auto train = std::find_if(stage.programs.begin(), stage.programs.end(),
+                                  [](const StageProgram& one) { return one.kind == ProgramKind::Train; });
+  if (train == stage.programs.end()) return wrong("of a stage that trains nothing");
+  const replicas::LocalSteps& steps = stage.local->steps;
+  if (stage.seat.replica >= steps.terms.count) return wrong("the stage's replica is none of them");
+  if (stage.after_step < steps.begun_after || stage.after_step > last_inner_step(steps) ||
+      stage.training.steps != last_inner_step(steps))
+    return wrong("steps that are not its inner steps");
+  std::set<std::string_view> held, named;
+  for (const auto& initializer : train->graph->initializers()) held.insert(initializer.name);
+  const AgreedTensor* before = nullptr;
+  for (const AgreedTensor& tensor : stage.local->tensors) {
+    if (before != nullptr && tensor.number <= before->number) return wrong("numbers that do not ascend");
+    before = &tensor;
+    if (!held.contains(tensor.name) || !named.insert(tensor.name).second)
+      return wrong("'" + tensor.name + "', which is twice there or no initializer of the stage");
+    if (tensor.stages.size() != steps.terms.count || tensor.stages[stage.seat.replica] != stage.seat.stage)
+      return wrong("'" + tensor.name + "' is not held once by every replica");
   }
   return {};
 }
@@ -400,9 +507,10 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   if (from.has_serve()) read.part(from.serve(), to.serve.emplace(), "serve");
   read.name(from.job_name(), to.job_name, "job_name");
   read.name(from.submitter(), to.submitter, "submitter");
+  if (from.has_local()) read.part(from.local(), to.local.emplace(), "local");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
-       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size())})
+       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size()), check_local(to)})
     if (!checked) return fail(checked.error().within("AssignStage"));
   return {};
 }

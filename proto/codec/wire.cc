@@ -26,6 +26,7 @@ void put(const TensorReference& from, wire::TensorReference& to) {
   to.set_slot(std::string(to_string(from.key.slot)));
   put(from.spec, *to.mutable_spec());
   to.set_sha256(put_bytes(from.sha256));
+  to.set_replica(from.key.replica);
 }
 Status get(const wire::TensorReference& from, TensorReference& to) {
   Reader read("TensorReference");
@@ -35,6 +36,8 @@ Status get(const wire::TensorReference& from, TensorReference& to) {
   to.key.slot = slot.value_or(dag::StateSlot::None);
   read.part(from.spec(), to.spec, "spec");
   read.digest(from.sha256(), to.sha256, "sha256");
+  read.require(from.replica() < kReplicasMax, "replica", "not below 1024");
+  to.key.replica = from.replica();
   return read.status();
 }
 

@@ -188,6 +188,49 @@ TEST(StageCodec, TakesAWeightInHalfPrecisionAndNothingElseInIt) {
       "tensors");
 }
 
+TEST(StageCodec, RefusesAnAgreementThatCannotBe) {
+  using S = AssignStage;
+  const auto changed = [](const std::function<void(S&)>& change) {
+    return [change](S& stage) {
+      LocalTerms& local = stage.local.emplace();
+      local.steps = {.terms = {.count = 2, .every = 4}, .steps = 20};
+      stage.training.steps = last_inner_step(local.steps);
+      for (const auto& initializer : stage.programs[0].graph->initializers())
+        local.tensors.push_back(
+            {static_cast<uint32_t>(local.tensors.size()), initializer.name, 1, {stage.seat.stage, 0}});
+      stage.links.emplace_back().seat = {0, 1};
+      change(stage);
+    };
+  };
+  const auto untouched = decode(encode(changed_stage(changed([](S&) {}))));
+  ASSERT_TRUE(untouched.has_value()) << untouched.error().message;
+  const struct {
+    const char* word;
+    std::function<void(S&)> change;
+  } cases[] = {
+      {"rounds", [](S& s) { s.local->steps.terms.every = 0; }},
+      {"rounds", [](S& s) { s.local->steps.terms.count = 0; }},
+      {"rounds", [](S& s) { s.local->steps.begun_after = 21; }},
+      {"rounds", [](S& s) { s.local->steps.terms.every = ~uint64_t{0}; }},
+      {"none of them", [](S& s) { s.seat.replica = 2; }},
+      {"inner steps", [](S& s) { s.after_step = 11; }},
+      {"inner steps", [](S& s) { s.training.steps = 20; }},
+      {"ascend", [](S& s) { s.local->tensors[1].number = 0; }},
+      {"no initializer", [](S& s) { s.local->tensors[0].name = "nobody's"; }},
+      {"twice", [](S& s) { s.local->tensors[1].name = s.local->tensors[0].name; }},
+      {"owner", [](S& s) { s.local->tensors[0].owner = 2; }},
+      {"every replica", [](S& s) { s.local->tensors[0].stages.push_back(0); }},
+      {"every replica", [](S& s) { s.local->tensors[0].stages[0] = 0; }},
+      {"links",
+       [](S& s) {
+         s.links[0].seat = {0, 2};
+       }},
+      {"links", [](S& s) { s.local.reset(); }},
+      {"trains nothing", [](S& s) { s.programs[0].kind = ProgramKind::Evaluate; }},
+  };
+  for (const auto& each : cases) expect_refused(changed(each.change), each.word);
+}
+
 TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   const auto untouched = decode(encode(changed_stage([](AssignStage&) {})));
   ASSERT_TRUE(untouched.has_value()) << untouched.error().message;

@@ -355,7 +355,7 @@ TEST(HostileTensors, HeadersThatLieAreRefused) {
   refused(4, 3, "a format of later");
   refused(5, 13, "dtype");
   refused(5, 1, "a wider dtype");
-  refused(6, 4, "program");
+  refused(6, 5, "program");
   refused(7, 2, "direction");
   refused(34, 1, "fewer dims");
   refused(34, 3, "more dims");

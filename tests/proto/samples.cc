@@ -85,6 +85,17 @@ class Maker {
   void fill(TensorReference& to) {
     fill_all(to.key.name, to.spec, to.sha256);
     pick(to.key.slot, dag::StateSlot::Value);
+    to.key.replica = small();
+  }
+  void fill(replicas::LocalSteps& to) {
+    to.terms.count = 1 + small();
+    to.terms.every = 1 + small();
+    if (chance()) to.terms.codec = *compress::parse("topk:0.02:int4");
+    pick(to.terms.outer.type, replicas::OuterType::Nesterov);
+    to.terms.outer.learning_rate = rng_.normal();
+    to.terms.outer.momentum = rng_.normal();
+    to.begun_after = small();
+    to.steps = to.begun_after + 1 + small();
   }
   void fill(plan::Rates& to) {
     to = {positive(), positive(), positive(), positive()};
@@ -168,11 +179,34 @@ class Maker {
     for (uint32_t stage = 0; stage < to.stage_count; ++stage) {
       if (stage == to.seat.stage) continue;
       fill(to.links.emplace_back());
-      to.links.back().seat = {stage, small()};
+      to.links.back().seat = {stage, to.seat.replica};
     }
+    if (chance()) agree_with_others(to);
     if (rng_.below(4) == 0) serve_instead(to);
   }
+  void agree_with_others(AssignStage& to) {
+    LocalTerms& local = to.local.emplace();
+    fill(local.steps);
+    const uint32_t replicas = local.steps.terms.count;
+    to.seat.replica %= replicas;
+    for (LinkRoute& link : to.links) link.seat.replica = to.seat.replica;
+    if (replicas > 1) {
+      fill(to.links.emplace_back());
+      to.links.back().seat = {small(), (to.seat.replica + 1) % replicas};
+    }
+    to.training.steps = to.after_step = last_inner_step(local.steps);
+    to.skipped_steps = to.after_step / 2;
+    for (const auto& initializer : to.programs[0].graph->initializers()) {
+      const auto number = static_cast<uint32_t>(2 * local.tensors.size() + rng_.below(2));
+      AgreedTensor tensor{.number = number, .name = initializer.name, .owner = small() % replicas};
+      for (uint32_t replica = 0; replica < replicas; ++replica) tensor.stages.push_back(small());
+      tensor.stages[to.seat.replica] = to.seat.stage;
+      local.tensors.push_back(std::move(tensor));
+    }
+  }
   void serve_instead(AssignStage& to) {
+    to.local.reset();
+    std::erase_if(to.links, [&](const LinkRoute& link) { return link.seat.replica != to.seat.replica; });
     ServeProgram& serve = to.serve.emplace();
     serve.graph = to.programs[0].graph;
     to.programs.clear();
@@ -452,6 +486,7 @@ class Maker {
              to.accuracy, to.prediction_stages, to.equal_bits, to.equal_bits_required, to.fingerprint,
              to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
     if (chance()) fill(to.served);
+    if (chance()) fill(to.local_steps.emplace());
     if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;

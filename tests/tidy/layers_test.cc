@@ -46,7 +46,7 @@ const std::map<std::string, Layer>& layers() {
       {"peer/modules", {{"peer/backend", "peer", "dag", "base"}}},
       {"plan", {{"dag", "compress", "base"}, true}},
       {"replicas", {{"compress", "base"}, true}},
-      {"proto", {{"plan", "dag/incremental", "dag", "compress", "base"}, true}},
+      {"proto", {{"plan", "replicas", "dag/incremental", "dag", "compress", "base"}, true}},
       {"broker", {{"proto", "plan", "dag", "base"}, true}},
       // The broker's rooms know each other downwards; all of them know the values at its door.
       {"broker/run", {{"broker", "proto", "plan", "dag", "base"}, true}},
