@@ -14,4 +14,15 @@ std::set<std::string_view> fixed_initializers(const AssignStage& assign) {
   return fixed;
 }
 
+std::optional<StepOfRun> step_of_run(const AssignStage& assign, uint64_t step) {
+  if (!assign.local) return StepOfRun{step, step, assign.training.steps};
+  const replicas::LocalSteps& local = assign.local->steps;
+  const auto own = own_step(local, assign.seat.replica, step);
+  return own ? std::optional(StepOfRun{own->step, own->scheduled, local.steps}) : std::nullopt;
+}
+
+bool agrees_after(const AssignStage& assign, uint64_t step) {
+  return assign.local && agrees_after(assign.local->steps, step);
+}
+
 }  // namespace weft::proto

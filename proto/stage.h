@@ -116,6 +116,17 @@ struct AssignStage {
   std::string job_name{}, submitter{};
   std::optional<LocalTerms> local{};
 };
+// Which step of the run the seat's replica makes in a step of its script: that one, or with local steps its
+// own of that inner step; nothing where it has none left.
+struct StepOfRun {
+  uint64_t step = 0;       // names its samples, and what is drawn at random
+  uint64_t scheduled = 0;  // where the schedule of the learning rate is read,
+  uint64_t steps = 0;      // of so many
+};
+std::optional<StepOfRun> step_of_run(const AssignStage& assign, uint64_t step);
+// Whether replicas with local steps agree after it.
+bool agrees_after(const AssignStage& assign, uint64_t step);
+
 // The initializers that no program of the assignment changes, by name; the names are the assignment's.
 std::set<std::string_view> fixed_initializers(const AssignStage& assign);
 

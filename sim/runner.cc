@@ -90,6 +90,9 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
     case TaskKind::Snapshot:
       output.snapshot = state();
       break;
+    case TaskKind::Differ:
+    case TaskKind::Mean:
+    case TaskKind::Agree:
     case TaskKind::Pass:
     case TaskKind::Begin:
       return fail(ErrorCode::Unsupported, "nothing is served here");

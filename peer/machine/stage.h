@@ -1,7 +1,7 @@
-// One stage at work: what has come for it (arrivals.h) and its script (train_script.h, or serve_script.h),
-// which says which task comes next. Told which commands, tensors and microbatches of data have come and which
-// task is done, it says what to run, what to fetch and what to report. It holds no tensor: those lie with
-// whoever runs the tasks, under the same keys. Pure. Bounds: those of its two parts.
+// One stage at work: what has come for it (arrivals.h, agreements.h) and its script (train_script.h, or
+// serve_script.h), which says which task comes next. Told which commands, tensors and microbatches of data
+// have come and which task is done, it says what to run, what to fetch and what to report. It holds no
+// tensor: those lie with whoever runs the tasks, under the same keys. Pure. Bounds: those of its two parts.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "peer/machine/agreements.h"
 #include "peer/machine/arrivals.h"
 #include "peer/machine/serve_script.h"
 #include "peer/machine/task.h"
@@ -18,6 +19,11 @@
 #include "proto/messages.h"
 
 namespace weft::peer {
+
+// Of the run: whose samples the microbatch has.
+inline uint64_t step_of_data(const proto::AssignStage& assign, const MicrobatchKey& key) {
+  return key.program == proto::ProgramKind::Train ? step_of_run(assign, key.step).value().step : key.step;
+}
 
 class StageMachine {
  public:
@@ -31,7 +37,8 @@ class StageMachine {
   StageMachine(std::shared_ptr<const proto::AssignStage> assignment, const Options& options)
       : assignment_(std::move(assignment)),
         arrivals_(assignment_, options.data),
-        script_(assignment_, arrivals_, options.script) {
+        agreements_(assignment_),
+        script_(assignment_, arrivals_, agreements_, options.script) {
     if (assignment_->serve && ServeScript::check(*assignment_)) serve_.emplace(assignment_, options.serve);
   }
   StageMachine(const StageMachine&) = delete;
@@ -41,8 +48,10 @@ class StageMachine {
   Status on_command(const proto::Command& command) { return script_.on_command(command); }
   Status on_norm(const proto::GradientNorm& norm) { return script_.on_norm(norm); }
   Status on_tensor(const plan::Seat& from, const proto::TensorHeader& header) {
-    return serve_ ? serve_->on_tensor(from, header)
-                  : arrivals_.on_tensor(from, header, script_.completed_step());
+    if (serve_) return serve_->on_tensor(from, header);
+    if (header.program == proto::ProgramKind::Agree)
+      return agreements_.on_tensor(from, header, script_.completed_step());
+    return arrivals_.on_tensor(from, header, script_.completed_step());
   }
   void on_data(const MicrobatchKey& key, uint64_t sample_position) {
     arrivals_.on_data(key, sample_position);
@@ -78,6 +87,7 @@ class StageMachine {
  private:
   std::shared_ptr<const proto::AssignStage> assignment_;
   Arrivals arrivals_;
+  Agreements agreements_;
   TrainScript script_;
   std::optional<ServeScript> serve_;
 };

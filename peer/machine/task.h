@@ -22,6 +22,9 @@ enum class TaskKind : uint8_t {
   Segment,   // run `segment` of the program for the microbatch
   Squares,   // sums of squares of the gradients; of a comparison, after each of its passes
   Update,    // squares too, when `with_squares`
+  Differ,    // where replicas with local steps agree: what this one has learnt since, for who adds it up
+  Mean,      // of these, as they have come: for the other replicas
+  Agree,     // go on from the weights that the means give
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
   Pass,      // of a served model: the pass `step`, which has come
   Begin,     // at the entry of one: passes, for what was asked

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "peer/machine/train_commands.h"
 #include "plan/schedule.h"
 
 namespace weft::peer {
@@ -16,21 +17,16 @@ using proto::ProgramKind;
 namespace {
 tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
 
-bool is_forward(const Command& command) {
-  return command.kind == CommandKind::Evaluate || command.kind == CommandKind::Predict;
-}
-ProgramKind program_of(const Command& forward) {
-  return forward.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
-}
 bool copies(const Command& command) {
   return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState;
 }
 }  // namespace
 
 TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, Arrivals& arrivals,
-                         const Options& options)
+                         Agreements& agreements, const Options& options)
     : assignment_(std::move(assignment)),
       arrivals_(arrivals),
+      agreements_(agreements),
       options_(options),
       completed_(assignment_->after_step),
       granted_(completed_),
@@ -40,40 +36,7 @@ TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, A
   given_.skipped = assignment_->skipped_steps;
 }
 
-const proto::StageProgram* TrainScript::program(ProgramKind kind) const {
-  for (const proto::StageProgram& program : assignment_->programs)
-    if (program.kind == kind) return &program;
-  return nullptr;
-}
-
 // ---- commands
-
-Status TrainScript::check(const Command& command) const {
-  if (is_forward(command)) return check_forward(command);
-  if (command.kind == CommandKind::Finish) return {};
-  if (program(ProgramKind::Train) == nullptr) return refuse("a command for a program that was not assigned");
-  if (command.kind == CommandKind::Advance) {
-    if (command.step <= granted_ || command.step > assignment_->training.steps)
-      return refuse("a grant up to step " + std::to_string(command.step) + " after " +
-                    std::to_string(granted_));
-  } else if (command.kind == CommandKind::Compare) {
-    if (command.step != granted_ || command.step >= assignment_->training.steps)
-      return refuse("a comparison on a step that does not follow the last one granted");
-    if (microbatches() < 2) return refuse("a comparison where a step has one microbatch");
-  } else if (command.step != granted_) {
-    return refuse("a snapshot of a step that is not the last one granted");
-  }
-  return {};
-}
-
-Status TrainScript::check_forward(const Command& command) const {
-  if (command.microbatches == 0 || command.microbatches > 4096 ||
-      command.first_microbatch > UINT32_MAX - command.microbatches)
-    return refuse("a forward pass over no or too many microbatches");
-  if (command.kind == CommandKind::Evaluate && command.step != granted_)
-    return refuse("an evaluation after a step that is not the last one granted");
-  return {};
-}
 
 Status TrainScript::on_command(const Command& command) {
   if (command.sequence == 0) return refuse("a command without a sequence number");
@@ -81,34 +44,30 @@ Status TrainScript::on_command(const Command& command) {
     return refuse("command " + std::to_string(command.sequence) + " after " + std::to_string(last_sequence_));
   if (command.sequence <= last_sequence_) return {};
   if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");
-  WEFT_TRY_STATUS(check(command));
+  WEFT_TRY_STATUS(check_command(*assignment_, command, granted_));
   last_sequence_ = command.sequence;
   committed_ = std::max(committed_, command.committed);
   settled_ = std::max(settled_, command.settled);
   keep_from_ = std::max(keep_from_, command.keep_from);
-  expect_data(command);
+  if (const auto range = data_of_command(*assignment_, command, granted_)) arrivals_.expect(*range);
   if (command.kind == CommandKind::Advance) granted_ = command.step;
-  if (is_forward(command) && program(program_of(command)) == nullptr) return {};  // none of its ops are here
+  if (is_forward(command) && find_program(*assignment_, program_of(command)) == nullptr)
+    return {};  // none of its ops are here
   commands_.push_back(command);
   return {};
 }
 
-void TrainScript::expect_data(const Command& command) {
-  if (command.kind == CommandKind::Advance)
-    arrivals_.expect({ProgramKind::Train, granted_ + 1, command.step, 0, microbatches()});
-  else if (command.kind == CommandKind::Compare)
-    arrivals_.expect({ProgramKind::Train, command.step + 1, command.step + 1, proto::kComparisonMicrobatch,
-                      proto::kComparisonPasses});
-  else if (is_forward(command))
-    arrivals_.expect(
-        {program_of(command), command.step, command.step, command.first_microbatch, command.microbatches});
+bool TrainScript::is_empty(uint64_t step) const {
+  if (assignment_->training.empty_steps.empty()) return false;
+  const auto at = step_of_run(*assignment_, step);
+  return at && assignment_->training.is_empty(at->step);
 }
 
 Status TrainScript::on_norm(const proto::GradientNorm& norm) {
   if (norm.step <= completed_) return {};
   if (norm.step > granted_ || norm.step > completed_ + Arrivals::kStepsAhead)
     return refuse("a gradient norm of a step that is not under way");
-  if (norm.skip && !assignment_->training.skips_diverged() && !assignment_->training.is_empty(norm.step))
+  if (norm.skip && !assignment_->training.skips_diverged() && !is_empty(norm.step))
     return refuse("a step to be skipped of a job that skips none");
   decisions_[norm.step] = {norm.norm, norm.skip};
   return {};
@@ -122,12 +81,15 @@ void TrainScript::end_wait(Instant now, const Task& task) {
   if (task.kind == TaskKind::Segment)
     if (const auto seat = arrivals_.last_to_come(task.key, task.segment))
       tally_.add_wait(*seat, now - *waits_since_);
+  if (task.kind == TaskKind::Mean || task.kind == TaskKind::Agree)
+    if (const auto seat = agreements_.last_to_come(task.key.step, task.kind == TaskKind::Agree))
+      tally_.add_wait(*seat, now - *waits_since_);
   waits_since_.reset();
 }
 
 std::optional<Task> TrainScript::next_segment(ProgramKind kind, uint64_t step, uint32_t first,
                                               uint32_t count) {
-  const uint32_t segments = program(kind)->segment_count;
+  const uint32_t segments = find_program(*assignment_, kind)->segment_count;
   if (given_.microbatches.empty()) given_.microbatches.assign(segments, 0);
   const auto choice = plan::next_task(
       given_.microbatches,
@@ -146,15 +108,36 @@ std::optional<Task> TrainScript::next_segment(ProgramKind kind, uint64_t step, u
 
 std::optional<Task> TrainScript::next_of_step() {
   const uint64_t step = given_.step + 1;
-  if (given_.microbatches.empty() || given_.microbatches.back() < microbatches())
-    return next_segment(ProgramKind::Train, step, 0, microbatches());
-  auto task = next_update(step);
-  if (!task || task->kind != TaskKind::Update) return task;
-  given_.skipped += task->skip;
+  if (!given_.updated && step_of_run(*assignment_, step)) {
+    if (given_.microbatches.empty() || given_.microbatches.back() < microbatches())
+      return next_segment(ProgramKind::Train, step, 0, microbatches());
+    auto task = next_update(step);
+    if (!task || task->kind != TaskKind::Update) return task;
+    given_.skipped += task->skip;
+    given_.updated = true;
+    if (!agrees_after(*assignment_, step)) end_given_step();
+    return task;
+  }
+  auto task = next_of_agreement(step);
+  if (task && task->kind == TaskKind::Agree) end_given_step();
+  return task;
+}
+
+void TrainScript::end_given_step() {
   ++given_.step;
   given_.microbatches.clear();
-  given_.squares = false;
-  return task;
+  given_.squares = given_.updated = false;
+  given_.agreed.reset();
+}
+
+// A replica that makes no step of its own agrees all the same.
+std::optional<Task> TrainScript::next_of_agreement(uint64_t step) {
+  TaskKind next = TaskKind::Differ;
+  if (given_.agreed) next = given_.agreed == TaskKind::Differ ? TaskKind::Mean : TaskKind::Agree;
+  if (next == TaskKind::Mean && !agreements_.are_differences_there(step)) return std::nullopt;
+  if (next == TaskKind::Agree && !agreements_.are_means_there(step)) return std::nullopt;
+  given_.agreed = next;
+  return Task{.kind = next, .key = {ProgramKind::Agree, step, 0}};
 }
 
 // Its squares first, where all stages decide about it together.
@@ -163,7 +146,7 @@ std::optional<Task> TrainScript::next_update(uint64_t step) {
       .kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .skipped_steps = given_.skipped};
   if (!assignment_->training.decides_together()) {
     update.with_squares = true;
-    update.skip = assignment_->training.is_empty(step);
+    update.skip = is_empty(step);
     return update;
   }
   if (!std::exchange(given_.squares, true))
@@ -272,7 +255,7 @@ size_t TrainScript::snapshots_ahead() const {
 }
 
 std::optional<proto::StageWork> TrainScript::work(Instant now) const {
-  if (program(ProgramKind::Train) == nullptr) return std::nullopt;
+  if (find_program(*assignment_, ProgramKind::Train) == nullptr) return std::nullopt;
   proto::StageWork work{.run = assignment_->run,
                         .plan_version = assignment_->plan_version,
                         .segments_done = segments_.done,
@@ -298,8 +281,17 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       on_squares_done(task, outcome);
       break;
     case TaskKind::Update:
-      reports_.push_back(tally_.finish(++completed_, outcome, now));
-      decisions_.erase(completed_);
+      if (agrees_after(*assignment_, task.key.step))
+        updated_ = outcome;
+      else
+        finish_step(now, outcome);
+      break;
+    case TaskKind::Differ:
+    case TaskKind::Mean:
+      break;
+    case TaskKind::Agree:
+      agreements_.finish(task.key.step);
+      finish_step(now, std::exchange(updated_, {}));
       break;
     case TaskKind::Snapshot:
       pop_command();  // its upload goes on beside the next steps
@@ -309,6 +301,11 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       break;  // of a stage that serves, which has another script
   }
   drop_carried_out();
+}
+
+void TrainScript::finish_step(Instant now, const TaskOutcome& update) {
+  reports_.push_back(tally_.finish(++completed_, update, now));
+  decisions_.erase(completed_);
 }
 
 void TrainScript::on_segment_done(const Task& task, const TaskOutcome& outcome) {

@@ -3,8 +3,10 @@
 //
 // Order: commands strictly as they came, by their sequence numbers; within a step the rule of plan/schedule.h
 // (1F1B); segments of a microbatch and microbatches of a segment ascending, so that every sum has its terms
-// in one order. Tasks are handed out ahead of the one that runs, so that whoever runs them, in order, never
-// waits for this machine: what is handed out and what is done are two places in the same sequence.
+// in one order; where replicas make local steps, after the last one of a round: what the replica has learnt,
+// the means of what is added up here, the agreed weights. Tasks are handed out ahead of the one that runs, so
+// that whoever runs them, in order, never waits for this machine: what is handed out and what is done are two
+// places in the same sequence.
 //
 // Bounds: kCommandsMax commands that are not carried out; Options::tasks_ahead tasks that are not done.
 #pragma once
@@ -18,6 +20,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "peer/machine/agreements.h"
 #include "peer/machine/arrivals.h"
 #include "peer/machine/pass_tally.h"
 #include "peer/machine/step_tally.h"
@@ -38,9 +41,10 @@ class TrainScript {
     // a forward where a moment later a backward would have come, which others wait for.
     Duration tasks_ahead_up_to = std::chrono::milliseconds(4);
   };
-  // `arrivals` are the stage's and outlive the script, which asks them for data and finishes microbatches.
+  // `arrivals` and `agreements` are the stage's and outlive the script, which asks for data and finishes what
+  // has come.
   TrainScript(std::shared_ptr<const proto::AssignStage> assignment, Arrivals& arrivals,
-              const Options& options);
+              Agreements& agreements, const Options& options);
 
   // Errors: InvalidArgument for what cannot be from a broker that keeps the protocol. Commands are numbered
   // from 1 without a gap; those that came already are ignored, for a broker may repeat them.
@@ -71,9 +75,10 @@ class TrainScript {
     size_t command = 0;
     uint64_t step = 0;                   // the last whose update was handed out
     std::vector<uint32_t> microbatches;  // by segment, of the step or forward pass under way
-    bool squares = false;
-    uint64_t skipped = 0;  // steps of the run so far
-    uint32_t passes = 0;   // of a comparison
+    bool squares = false, updated = false;
+    std::optional<TaskKind> agreed{};  // the last task of the agreement that follows it
+    uint64_t skipped = 0;              // steps of the run so far
+    uint32_t passes = 0;               // of a comparison
   };
   // Of segments: of the training program, and of all of them.
   struct Times {
@@ -86,21 +91,21 @@ class TrainScript {
     bool skip = false;
   };
 
-  const proto::StageProgram* program(proto::ProgramKind kind) const;
   uint32_t microbatches() const { return assignment_->training.microbatches(); }
-  Status check(const proto::Command& command) const;
-  Status check_forward(const proto::Command& command) const;
-  void expect_data(const proto::Command& command);
+  bool is_empty(uint64_t step) const;  // nothing counts in its loss
 
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step();
   std::optional<Task> next_update(uint64_t step);
+  std::optional<Task> next_of_agreement(uint64_t step);
+  void end_given_step();
   std::optional<Task> next_of_forward(const proto::Command& command);
   std::optional<Task> next_of_comparison(const proto::Command& command);
   std::optional<Task> next_of(const proto::Command& command, bool& all_given);
   void end_wait(Instant now, const Task& task);
 
   void on_segment_done(const Task& task, const TaskOutcome& outcome);
+  void finish_step(Instant now, const TaskOutcome& update);
   void on_squares_done(const Task& task, const TaskOutcome& outcome);
   void finish_microbatch(const MicrobatchKey& key);
   void finish_forward();
@@ -110,6 +115,7 @@ class TrainScript {
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   Arrivals& arrivals_;
+  Agreements& agreements_;
   Options options_;
   std::deque<proto::Command> commands_;
   uint64_t completed_ = 0;  // steps
@@ -122,6 +128,7 @@ class TrainScript {
   Times segments_;
   std::map<uint64_t, Decision> decisions_;  // by step
   StepTally tally_;
+  TaskOutcome updated_{};  // what an update gave, until the replicas have agreed
   PassTally passes_;
   std::vector<proto::Message> reports_;
 };

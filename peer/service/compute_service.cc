@@ -242,7 +242,12 @@ void ComputeService::run_now(const StagePtr& stage, const Task& task, const Stag
   const Instant began = owner_.now();
   auto submitted = stage->runner->submit(task, inputs);
   if (options_.on_task) options_.on_task(task, began, owner_.now());
-  if (!submitted) {
+  if (const auto key = submitted ? std::nullopt : stage->runner->not_finite()) {
+    stage->failed = true;
+    tell(stage, [stage, task, key = *key](const Handlers& to) {
+      if (to.on_not_finite) to.on_not_finite(stage->generation, task, key);
+    });
+  } else if (!submitted) {
     end(stage, task, fail(submitted.error()));
   } else if (stage->waited_for == 0 && submitted->busy->is_over()) {
     finish(stage, task, std::move(*submitted));
@@ -292,7 +297,16 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
           .codec = dense ? compress::Codec{} : end.codec},
          tensor);
   }
+  for (SentShare& share : submitted.agreed) send(stage, share);
   return StageRunner::take_outcome(submitted);
+}
+
+// It was encoded with the task: what is not read of it stays with its sender.
+void ComputeService::send(const StagePtr& stage, SentShare& share) {
+  const size_t dense = static_cast<size_t>(share.header.spec.bytes().value),
+               sent = share.payload.bytes().size();
+  links_.send(stage->generation, share.to, share.header, std::move(share.payload));
+  links_.count(stage->generation, share.to, {dense, sent, {}});
 }
 
 void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header,

@@ -41,7 +41,8 @@ class ComputeService {
     std::function<void(uint64_t generation, const Result<RunnerSize>& made)> on_runner;
     std::function<void(uint64_t generation, const Task&, const Result<TaskOutcome>&)> on_done;
     std::function<void(uint64_t generation, const Task&, std::vector<Hashed>)> on_hashed;
-    // Instead of on_hashed, of a snapshot: a tensor that is not finite (dag/finite.h).
+    // Instead of on_hashed, of a snapshot: a tensor that is not finite (dag/finite.h). Instead of on_done,
+    // where replicas agree: what would be agreed is not.
     std::function<void(uint64_t generation, const Task&, const dag::StateKey&)> on_not_finite{};
     std::function<void(const Status& answered)> on_device;
   };
@@ -89,6 +90,7 @@ class ComputeService {
   void end(const StagePtr& stage, const Task& task, const Result<TaskOutcome>& outcome);
   Result<TaskOutcome> take(const StagePtr& stage, const Task& task, Submitted& submitted);
   void send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header, dag::Tensor tensor);
+  void send(const StagePtr& stage, SentShare& share);
   void hash(const StagePtr& stage, const Task& task, std::vector<Submitted::Named> tensors);
 
   net::Loop& owner_;

@@ -1,10 +1,12 @@
 #include "peer/service/encoding.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
 #include "dag/finite.h"
 #include "peer/service/bulk.h"
+#include "replicas/agreement.h"
 
 namespace weft::peer {
 
@@ -18,6 +20,9 @@ uint32_t drawn_as(uint32_t microbatch) {
 
 // Evaluation counts its microbatches and edges anew.
 compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
+  const bool is_mean = header.direction == proto::Direction::Backward;
+  if (header.program == proto::ProgramKind::Agree)
+    return replicas::draw_of(seed, header.step, header.edge, is_mean ? replicas::kOwner : header.replica);
   return {.seed = seed ^ (static_cast<uint64_t>(header.program) << 62),
           .step = header.step,
           .microbatch = drawn_as(header.microbatch),
@@ -26,10 +31,16 @@ compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
           .replica = header.replica};
 }
 
+bool are_finite(std::span<const float> numbers) {
+  return std::all_of(numbers.begin(), numbers.end(), [](float number) { return std::isfinite(number); });
+}
+
 }  // namespace
 
 bool is_fit(const proto::TensorHeader& header, const dag::Tensor& tensor) {
-  if (!must_be_finite(header) || header.codec.kind != compress::Kind::Dense) return true;
+  if (header.codec.kind != compress::Kind::Dense) return true;
+  if (header.program == proto::ProgramKind::Agree) return are_finite(tensor.as<float>());
+  if (!must_be_finite(header)) return true;
   if (tensor.spec().dtype == dag::DType::F32) return compress::are_below_infinity(tensor.as<float>());
   return dag::is_below_infinity(tensor);
 }

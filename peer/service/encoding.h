@@ -27,7 +27,12 @@ Result<dag::Tensor> decode_tensor(const proto::TensorHeader& header, const dag::
 // Whether what is learnt may depend on the tensor. An evaluation or prediction with a NaN harms nothing but
 // itself, and a model may mean it so; of a served model's pass it harms one request (serve/spoilt_rows.h).
 inline bool must_be_finite(const proto::TensorHeader& header) {
-  return header.program == proto::ProgramKind::Train && dag::is_float(header.spec.dtype);
+  return (header.program == proto::ProgramKind::Train || header.program == proto::ProgramKind::Agree) &&
+         dag::is_float(header.spec.dtype);
+}
+// What replicas agree about is in the weights of all of them, whatever may be skipped.
+inline bool is_taken_unseen(const proto::TensorHeader& header, bool takes_any) {
+  return takes_any && header.program != proto::ProgramKind::Agree;
 }
 // False for what must be finite and has a NaN or +Inf, which a codec lets through dense: whether the sender
 // diverged or lies, it would end in the weights. -Inf is how scores are masked. Where steps may

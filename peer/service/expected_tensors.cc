@@ -11,6 +11,10 @@ Result<bool> ExpectedTensors::expects(const proto::TensorHeader& header) const {
     WEFT_TRY_STATUS(check_serve_tensor(header, *assignment_->serve, serve_edges_));
     return true;
   }
+  if (header.program == proto::ProgramKind::Agree && !agreed_.empty()) {
+    WEFT_TRY_STATUS(check_agreed_tensor(*assignment_, agreed_, header));
+    return true;
+  }
   for (const proto::StageProgram& program : assignment_->programs) {
     if (program.kind != header.program) continue;
     for (const proto::EdgeEnd& end : program.receives) {

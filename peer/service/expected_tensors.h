@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "dag/incremental/incremental.h"
+#include "peer/machine/agreements.h"
 #include "proto/messages.h"
 
 namespace weft::peer {
@@ -14,7 +15,7 @@ namespace weft::peer {
 class ExpectedTensors {
  public:
   explicit ExpectedTensors(std::shared_ptr<const proto::AssignStage> assignment)
-      : assignment_(std::move(assignment)) {}
+      : assignment_(std::move(assignment)), agreed_(agreed_weights(*assignment_)) {}
 
   // What comes on each edge of a served model's passes, once whoever derives the model knows.
   void expect(std::vector<dag::RowSpec> serve_edges) { serve_edges_ = std::move(serve_edges); }
@@ -23,6 +24,7 @@ class ExpectedTensors {
 
  private:
   std::shared_ptr<const proto::AssignStage> assignment_;
+  std::vector<AgreedWeight> agreed_;
   std::vector<dag::RowSpec> serve_edges_;
 };
 

@@ -9,6 +9,10 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
     tensors_[{{header.program, header.step, 0}, 0}].emplace_back(header.edge, std::move(tensor));
     return;
   }
+  if (header.program == proto::ProgramKind::Agree) {
+    agreed_[{header.step, header.direction}].push_back({header.edge, header.replica, std::move(tensor)});
+    return;
+  }
   const proto::StageProgram& program = program_of(*assignment_, header.program);
   uint32_t index = 0;
   while (program.receives[index].edge != header.edge) ++index;
@@ -20,6 +24,13 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
 
 StageRunner::Inputs Inbox::take(const Task& task) {
   StageRunner::Inputs inputs;
+  if (task.kind == TaskKind::Mean || task.kind == TaskKind::Agree) {
+    const auto direction =
+        task.kind == TaskKind::Mean ? proto::Direction::Forward : proto::Direction::Backward;
+    const uint64_t before = round_of(assignment_->local->steps, task.key.step).steps_before;
+    if (auto tensors = agreed_.extract({before, direction})) inputs.agreed = std::move(tensors.mapped());
+    return inputs;
+  }
   if (task.kind != TaskKind::Segment && task.kind != TaskKind::Pass) return inputs;
   if (auto tensors = tensors_.extract({task.key, task.segment}))
     inputs.received = std::move(tensors.mapped());

@@ -29,6 +29,8 @@ class Inbox {
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::map<SegmentKey, std::vector<std::pair<uint32_t, dag::Tensor>>> tensors_;  // as StageRunner::Inputs
   std::map<MicrobatchKey, BulkTransfers::MicrobatchData> data_;
+  // By the steps of the run agreed before the round, and by direction.
+  std::map<std::pair<uint64_t, proto::Direction>, std::vector<AgreedShare>> agreed_;
 };
 
 // REQUIRES: the assignment has it.

@@ -195,13 +195,14 @@ void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::T
 // What takes no longer than waking the other thread up, as long as nothing is to stay behind.
 bool LinkService::is_decoded_here(const OfRun& run, const proto::TensorHeader& header) const {
   return decoding_ == 0 && header.codec.kind == compress::Kind::Dense &&
-         (run.takes_any || !must_be_finite(header) || header.spec.bytes().value <= kCheckedHereMax);
+         (is_taken_unseen(header, run.takes_any) || !must_be_finite(header) ||
+          header.spec.bytes().value <= kCheckedHereMax);
 }
 
 void LinkService::decode(uint64_t generation, const OfRun& run, plan::Seat seat,
                          const proto::TensorHeader& header, const dag::Tensor& payload) {
   auto tensor = decode_tensor(header, payload, run.seed);
-  if (tensor && !run.takes_any && !is_fit(header, *tensor)) {
+  if (tensor && !is_taken_unseen(header, run.takes_any) && !is_fit(header, *tensor)) {
     tell([generation, seat, header](const Handlers& handlers) {
       if (handlers.on_not_finite) handlers.on_not_finite(generation, seat, header);
     });

@@ -361,7 +361,7 @@ void PeerService::fetch_data(const FetchData& fetch) {
   proto::GetMicrobatch request{.run = assignment.run,
                                .data_key = assignment.data_key,
                                .program = fetch.key.program,
-                               .step = fetch.key.step,
+                               .step = step_of_data(assignment, fetch.key),
                                .microbatch = fetch.key.microbatch,
                                .inputs = program.data_inputs};
   bulk_->get_microbatch(

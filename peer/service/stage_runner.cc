@@ -18,6 +18,11 @@ uint32_t segment_of(const proto::StageProgram& stage, dag::ValueId value) {
   return stage.segment_of_op[stage.graph->value(value).producer.index];
 }
 
+bool is_of_agreement(dag::StateSlot slot) {
+  return slot == dag::StateSlot::OuterMomentum || slot == dag::StateSlot::Residue ||
+         slot == dag::StateSlot::ReturnResidue;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const proto::AssignStage> assignment,
@@ -33,12 +38,18 @@ Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const p
 Status StageRunner::load_state(const TensorSource& tensors) {
   const std::set<std::string_view> fixed = proto::fixed_initializers(*assignment_);
   std::set<std::string_view> came;
+  SeatAgreement::Kept kept;
   for (const proto::TensorReference& reference : assignment_->tensors) {
-    if (state_->find(reference.key) == nullptr) continue;
+    const dag::StateKey key = key_here(reference.key);
+    if (assignment_->local && is_of_agreement(key.slot)) {
+      WEFT_TRY(kept[reference.key], tensors(reference));
+      continue;
+    }
+    if (state_->find(key) == nullptr) continue;
     WEFT_TRY(const Tensor tensor, tensors(reference));
     // What never changes is in no copy of the state, which others may come for while it is written.
     const bool is_ours = fixed.contains(reference.key.name) && !tensor.is_shared();
-    WEFT_TRY_STATUS(state_->write(reference.key, tensor, [&](std::span<const std::byte> bytes) {
+    WEFT_TRY_STATUS(state_->write(key, tensor, [&](std::span<const std::byte> bytes) {
       if (is_ours && !tensor.is_shared()) give_up_contents(bytes);
     }));
     if (is_weight(reference.key.slot)) came.insert(reference.key.name);
@@ -47,7 +58,17 @@ Status StageRunner::load_state(const TensorSource& tensors) {
     for (const dag::Initializer& initializer : stage.graph->initializers())
       if (!came.contains(initializer.name))
         return fail(ErrorCode::NotFound, "no tensor came for initializer '" + initializer.name + "'");
+  if (assignment_->local) {
+    WEFT_TRY(agreement_, SeatAgreement::create(assignment_, *state_, kept));
+  }
   return {};
+}
+
+// What each replica has for itself lies in its state as if there were one: here the slots of its optimizer.
+dag::StateKey StageRunner::key_here(const dag::StateKey& key) const {
+  dag::StateKey here = key;
+  if (assignment_->local && key.replica == assignment_->seat.replica) here.replica = 0;
+  return here;
 }
 
 Status StageRunner::add_program(const proto::StageProgram& stage) {
@@ -80,6 +101,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
 
 Bytes StageRunner::persistent_bytes() const {
   Bytes sum = state_->bytes() + scratch_->bytes();
+  if (agreement_) sum += agreement_->bytes();
   for (const auto& [kind, program] : programs_) {
     sum += program.executor->persistent_bytes();
     if (&program != &programs_.begin()->second) sum += program.executor->microbatch_bytes();
@@ -119,6 +141,11 @@ Status StageRunner::submit_to_device(const Task& task, const Inputs& inputs, Sub
     case TaskKind::Update:
       WEFT_TRY_STATUS(update(task, submitted));
       break;
+    case TaskKind::Differ:
+    case TaskKind::Mean:
+    case TaskKind::Agree:
+      WEFT_TRY_STATUS(run_agreement(task, inputs, submitted));
+      break;
     case TaskKind::Snapshot:
       WEFT_TRY_STATUS(snapshot(submitted));
       break;
@@ -155,6 +182,7 @@ Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
   };
   WEFT_TRY_STATUS(take_named(submitted.snapshot, output.snapshot));
   WEFT_TRY_STATUS(take_named(submitted.predictions, output.predictions));
+  output.agreed = std::move(submitted.agreed);
   return output;
 }
 
@@ -163,7 +191,7 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   const bool begins_step =
       task.key.program == ProgramKind::Train && task.first_segment && task.key.microbatch == 0;
   const dag::TrainingSpec& terms = assignment_->training;
-  if (begins_step && (terms.skips_diverged() || terms.is_empty(task.key.step)))
+  if (begins_step && (terms.skips_diverged() || terms.is_empty(place_of(task).step)))
     WEFT_TRY_STATUS(program.executor->keep_statistics());
   WEFT_TRY(MicrobatchMemory * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)
@@ -205,7 +233,7 @@ Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& 
   microbatch->keeps_statistics = !compares;
   microbatch->context = {
       .seed = training.seed,
-      .step = task.key.step,
+      .step = task.key.program == ProgramKind::Train ? place_of(task).step : task.key.step,
       .sample_position = task.key.program == ProgramKind::Train && !compares ? task.key.microbatch * size : 0,
       .microbatch_size = size};
   return microbatch.get();
@@ -252,10 +280,11 @@ Status StageRunner::update(const Task& task, Submitted& submitted) {
   Executor& executor = *programs_.at(ProgramKind::Train).executor;
   if (task.skip) return executor.undo_statistics();
   const uint32_t microbatches = training.microbatches();
+  const proto::StepOfRun place = place_of(task);
   return executor.update(
       {.step = task.key.step - task.skipped_steps,
        .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
-                                                     task.key.step, training.steps),
+                                                     place.scheduled, place.steps),
        .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / microbatches});
 }
 
@@ -263,9 +292,33 @@ Status StageRunner::snapshot(Submitted& submitted) {
   const dag::Graph& training = programs_.at(ProgramKind::Train).executor->graph();
   for (dag::StateKey& key : trained_state(training, assignment_->training.optimizer)) {
     WEFT_TRY(auto download, state_->begin_read(key));
+    if (!is_weight(key.slot)) key.replica = assignment_->seat.replica;
     submitted.snapshot.push_back({std::move(key), std::move(download)});
   }
+  if (!agreement_) return {};
+  for (auto& [key, tensor] : agreement_->tensors())
+    submitted.snapshot.push_back({key, std::make_unique<FinishedDownload>(std::move(tensor))});
   return {};
+}
+
+Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted) {
+  if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
+  const uint64_t step = task.key.step;
+  if (task.kind == TaskKind::Agree) return agreement_->agree(inputs.agreed);
+  if (task.kind == TaskKind::Differ) {
+    WEFT_TRY(submitted.agreed, agreement_->differ(step));
+  } else {
+    WEFT_TRY(submitted.agreed, agreement_->take_means(step, inputs.agreed));
+  }
+  return {};
+}
+
+std::optional<dag::StateKey> StageRunner::not_finite() const {
+  return agreement_ ? agreement_->not_finite() : std::nullopt;
+}
+
+proto::StepOfRun StageRunner::place_of(const Task& task) const {
+  return step_of_run(*assignment_, task.key.step).value();
 }
 
 }  // namespace weft::peer

@@ -14,6 +14,7 @@
 #include "peer/executor.h"
 #include "peer/machine/stage.h"
 #include "peer/scratch.h"
+#include "peer/service/seat_agreement.h"
 #include "peer/state.h"
 #include "proto/messages.h"
 
@@ -38,6 +39,7 @@ class StageRunner {
     std::vector<std::pair<uint32_t, dag::Tensor>> received;
     std::map<std::string, dag::Tensor> data;
     int64_t sample_position = 0;
+    std::vector<AgreedShare> agreed{};  // of Mean and Agree: what other replicas sent
   };
   struct Output {
     TaskOutcome outcome;
@@ -48,6 +50,7 @@ class StageRunner {
     };
     std::vector<Named> snapshot;     // of a Snapshot
     std::vector<Named> predictions;  // outputs of the model in this segment; slot None
+    std::vector<SentShare> agreed;   // of Differ and Mean: for the seats of other replicas
   };
   // A task that the device has been given: the same, on its way. Any thread waits, for all of it or, part by
   // part, for what it needs; the runner may take the next task meanwhile, and may be gone.
@@ -64,12 +67,15 @@ class StageRunner {
     std::unique_ptr<Timer> busy;
     std::vector<std::pair<uint32_t, std::unique_ptr<Download>>> sends;
     std::vector<Named> snapshot, predictions;
+    std::vector<SentShare> agreed;
   };
   // Errors: Cancelled once a task has failed: what was handed out behind it builds on it.
   Result<Submitted> submit(const Task& task, const Inputs& inputs);
   // Waits. Errors: of the device.
   static Result<TaskOutcome> take_outcome(Submitted& submitted);
   static Result<Output> take(Submitted submitted);
+  // What of the weights was not finite when replicas agreed, if that is what a task failed for.
+  std::optional<dag::StateKey> not_finite() const;
   // Both.
   Result<Output> run(const Task& task, const Inputs& inputs);
 
@@ -86,7 +92,9 @@ class StageRunner {
         scratch_(std::make_shared<Scratch>(backend)) {}
   Status add_program(const proto::StageProgram& stage);
   Status load_state(const TensorSource& tensors);
+  dag::StateKey key_here(const dag::StateKey& key) const;
   Status submit_to_device(const Task& task, const Inputs& inputs, Submitted& submitted);
+  proto::StepOfRun place_of(const Task& task) const;  // of a step that it makes
   Status run_segment(const Task& task, const Inputs& inputs, Submitted& submitted);
   Result<MicrobatchMemory*> microbatch_of(const Task& task, Program& program);
   Status begin_outputs(const Task& task, Program& program, MicrobatchMemory& microbatch,
@@ -94,10 +102,12 @@ class StageRunner {
   Status begin_squares(Submitted& submitted);
   Status update(const Task& task, Submitted& submitted);
   Status snapshot(Submitted& submitted);
+  Status run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
-  std::shared_ptr<State> state_;      // of all programs
-  std::shared_ptr<Scratch> scratch_;  // likewise
+  std::shared_ptr<State> state_;              // of all programs
+  std::shared_ptr<Scratch> scratch_;          // likewise
+  std::unique_ptr<SeatAgreement> agreement_;  // of a replica that makes local steps
   bool failed_ = false;
   std::map<proto::ProgramKind, Program> programs_;
 };

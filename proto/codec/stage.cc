@@ -277,79 +277,6 @@ Status get(const wire::Training& from, dag::TrainingSpec& to) {
   return read.status();
 }
 
-// ---- replicas with local steps
-
-namespace {
-
-void read_codec(const std::string& name, compress::Codec& to, Reader& read) {
-  if (!read.good() || name.empty()) return;
-  if (auto parsed = compress::parse(name))
-    to = *parsed;
-  else
-    read.refuse(ErrorCode::Unsupported, "codec", parsed.error().message);
-}
-
-}  // namespace
-
-static_assert(has_fields<replicas::OuterSpec, 3>);
-static_assert(has_fields<replicas::ReplicaTerms, 4>);
-static_assert(has_fields<replicas::LocalSteps, 3>);
-void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
-  to.set_replicas(from.terms.count);
-  to.set_every(from.terms.every);
-  if (from.terms.codec != compress::Codec{}) to.set_codec(compress::name(from.terms.codec));
-  to.set_outer(put_enum<wire::OuterType>(from.terms.outer.type));
-  to.set_outer_learning_rate(from.terms.outer.learning_rate);
-  to.set_outer_momentum(from.terms.outer.momentum);
-  to.set_steps(from.steps);
-  to.set_begun_after(from.begun_after);
-}
-Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
-  Reader read("LocalSteps");
-  to.terms.count = from.replicas();
-  to.terms.every = from.every();
-  std::string codec;
-  read.text(from.codec(), codec, kNameMax, "codec");
-  read_codec(codec, to.terms.codec, read);
-  read.enumerator(from.outer(), to.terms.outer.type, replicas::OuterType::Nesterov, "outer");
-  read.finite(from.outer_learning_rate(), to.terms.outer.learning_rate, "outer_learning_rate");
-  read.finite(from.outer_momentum(), to.terms.outer.momentum, "outer_momentum");
-  to.steps = from.steps();
-  to.begun_after = from.begun_after();
-  read.require(is_valid(to), "steps", "these rounds cannot be dealt");
-  return read.status();
-}
-
-static_assert(has_fields<AgreedTensor, 4>);
-void put(const AgreedTensor& from, wire::AgreedTensor& to) {
-  to.set_number(from.number);
-  to.set_initializer(from.name);
-  to.set_owner(from.owner);
-  put_plain(from.stages, *to.mutable_stages());
-}
-Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
-  Reader read("AgreedTensor");
-  to.number = from.number();
-  read.text(from.initializer(), to.name, kSymbolMax, "initializer");
-  to.owner = from.owner();
-  read.numbers(from.stages(), to.stages, kReplicasMax, "stages");
-  read.require(to.owner < to.stages.size(), "owner", "no such replica");
-  for (const uint32_t stage : to.stages) read.require(stage < kStagesMax, "stages", "not below 1024");
-  return read.status();
-}
-
-static_assert(has_fields<LocalTerms, 2>);
-void put(const LocalTerms& from, wire::LocalTerms& to) {
-  put(from.steps, *to.mutable_steps());
-  put_list(from.tensors, *to.mutable_tensors());
-}
-Status get(const wire::LocalTerms& from, LocalTerms& to) {
-  Reader read("LocalTerms");
-  read.part(from.steps(), to.steps, "steps");
-  read.list(from.tensors(), to.tensors, kListMax, "tensors");
-  return read.status();
-}
-
 void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
@@ -441,32 +368,6 @@ Status check_stages(const AssignStage& to) {
       for (const EdgeEnd& end : *ends)
         if (!is_other(end.stage))
           return fail(ErrorCode::OutOfRange, "programs: an edge to a stage that is no other one");
-  }
-  return {};
-}
-
-// Each of the stage's own trained weights at most once, by number, and held by a seat of every replica.
-Status check_local(const AssignStage& stage) {
-  if (!stage.local) return {};
-  const auto wrong = [](const std::string& what) { return fail(ErrorCode::OutOfRange, "local: " + what); };
-  const auto train = std::find_if(stage.programs.begin(), stage.programs.end(),
-                                  [](const StageProgram& one) { return one.kind == ProgramKind::Train; });
-  if (train == stage.programs.end()) return wrong("of a stage that trains nothing");
-  const replicas::LocalSteps& steps = stage.local->steps;
-  if (stage.seat.replica >= steps.terms.count) return wrong("the stage's replica is none of them");
-  if (stage.after_step < steps.begun_after || stage.after_step > last_inner_step(steps) ||
-      stage.training.steps != last_inner_step(steps))
-    return wrong("steps that are not its inner steps");
-  std::set<std::string_view> held, named;
-  for (const auto& initializer : train->graph->initializers()) held.insert(initializer.name);
-  const AgreedTensor* before = nullptr;
-  for (const AgreedTensor& tensor : stage.local->tensors) {
-    if (before != nullptr && tensor.number <= before->number) return wrong("numbers that do not ascend");
-    before = &tensor;
-    if (!held.contains(tensor.name) || !named.insert(tensor.name).second)
-      return wrong("'" + tensor.name + "', which is twice there or no initializer of the stage");
-    if (tensor.stages.size() != steps.terms.count || tensor.stages[stage.seat.replica] != stage.seat.stage)
-      return wrong("'" + tensor.name + "' is not held once by every replica");
   }
   return {};
 }

@@ -57,6 +57,7 @@ void put(const AgreedTensor& from, wire::AgreedTensor& to);
 Status get(const wire::AgreedTensor& from, AgreedTensor& to);
 void put(const LocalTerms& from, wire::LocalTerms& to);
 Status get(const wire::LocalTerms& from, LocalTerms& to);
+Status check_local(const AssignStage& stage);  // what it says of them, beside the rest
 void put(const ServeDraft& from, wire::ServeDraft& to);
 Status get(const wire::ServeDraft& from, ServeDraft& to);
 void put(const ServeProgram& from, wire::ServeProgram& to);

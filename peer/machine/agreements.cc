@@ -1,0 +1,138 @@
+#include "peer/machine/agreements.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace weft::peer {
+
+using proto::Direction;
+using proto::ProgramKind;
+using replicas::LocalSteps;
+
+namespace {
+
+tl::unexpected<Error> wrong(const proto::TensorHeader& header, const std::string& what) {
+  return fail(ErrorCode::InvalidArgument, "agreed tensor " + std::to_string(header.edge) +
+                                              " of the round after step " + std::to_string(header.step) +
+                                              ": " + what);
+}
+
+const AgreedWeight* find(const std::vector<AgreedWeight>& weights, uint32_t number) {
+  const auto at = std::find_if(weights.begin(), weights.end(),
+                               [&](const AgreedWeight& weight) { return weight.tensor->number == number; });
+  return at == weights.end() ? nullptr : &*at;
+}
+
+plan::Seat holder(const AgreedWeight& weight, uint32_t replica) {
+  return {weight.tensor->stages[replica], replica};
+}
+
+}  // namespace
+
+std::vector<AgreedWeight> agreed_weights(const proto::AssignStage& assign) {
+  std::vector<AgreedWeight> weights;
+  if (!assign.local) return weights;
+  for (const proto::StageProgram& program : assign.programs) {
+    if (program.kind != ProgramKind::Train) continue;
+    std::map<std::string_view, const dag::Initializer*> initializers;
+    for (const dag::Initializer& initializer : program.graph->initializers())
+      initializers.emplace(initializer.name, &initializer);
+    for (const proto::AgreedTensor& tensor : assign.local->tensors) {
+      const dag::Initializer& initializer = *initializers.at(tensor.name);
+      dag::StateKey key = weight_key(initializer);
+      weights.push_back({.tensor = &tensor,
+                         .key = key,
+                         .spec = program.graph->spec(initializer.value),
+                         .is_statistic = key.slot == dag::StateSlot::RunningStatistic,
+                         .is_ours = tensor.owner == assign.seat.replica});
+    }
+  }
+  return weights;
+}
+
+Status check_agreed_tensor(const proto::AssignStage& assign, const std::vector<AgreedWeight>& weights,
+                           const proto::TensorHeader& header) {
+  const AgreedWeight* weight = find(weights, header.edge);
+  if (weight == nullptr) return wrong(header, "the stage has none of that number");
+  const bool is_mean = header.direction == Direction::Backward;
+  if (weight->is_ours == is_mean)
+    return wrong(header, is_mean ? "the mean of one that is taken here" : "it is not added up here");
+  if (header.microbatch != 0) return wrong(header, "of a microbatch");
+  if (header.spec != weight->spec)
+    return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(weight->spec));
+  const compress::Codec codec = weight->codec(assign);
+  if (header.codec != codec)
+    return wrong(header,
+                 "it comes as " + compress::name(header.codec) + ", expected " + compress::name(codec));
+  return {};
+}
+
+Agreements::Agreements(std::shared_ptr<const proto::AssignStage> assignment)
+    : assignment_(std::move(assignment)), weights_(agreed_weights(*assignment_)) {}
+
+uint64_t Agreements::round_before(uint64_t step) const {
+  return round_of(assignment_->local->steps, step).steps_before;
+}
+
+bool Agreements::is_its_time(uint64_t before, uint64_t completed) const {
+  const LocalSteps& local = assignment_->local->steps;
+  uint64_t step = completed;
+  for (int ahead = 0; ahead < 2 && step < last_inner_step(local); ++ahead) {
+    step = next_agreement(local, step + 1);
+    if (round_before(step) == before) return true;
+  }
+  return false;
+}
+
+Status Agreements::on_tensor(const plan::Seat& from, const proto::TensorHeader& header, uint64_t completed) {
+  if (!assignment_->local) return wrong(header, "the stage agrees with nobody");
+  WEFT_TRY_STATUS(check_agreed_tensor(*assignment_, weights_, header));
+  const AgreedWeight& weight = *find(weights_, header.edge);
+  const bool is_mean = header.direction == Direction::Backward;
+  if (header.replica != from.replica || from.replica >= weight.tensor->stages.size() ||
+      holder(weight, from.replica) != from || from.replica == assignment_->seat.replica ||
+      (is_mean && from.replica != weight.tensor->owner))
+    return wrong(header, "it belongs to another seat");
+  if (!is_its_time(header.step, completed)) return wrong(header, "it is not its time");
+  Arrived& there = arrived_[header.step];
+  const bool is_new = is_mean ? there.means.insert(header.edge).second
+                              : there.differences.emplace(header.edge, from.replica).second;
+  if (!is_new) return wrong(header, "it came twice");
+  (is_mean ? there.last_mean : there.last_difference) = from;
+  return {};
+}
+
+const Agreements::Arrived* Agreements::arrived(uint64_t step) const {
+  const auto at = arrived_.find(round_before(step));
+  return at == arrived_.end() ? nullptr : &at->second;
+}
+
+bool Agreements::are_differences_there(uint64_t step) const {
+  const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
+  const Arrived* there = arrived(step);
+  for (const AgreedWeight& weight : weights_)
+    for (uint32_t replica = 0; weight.is_ours && replica < steps.size(); ++replica)
+      if (replica != assignment_->seat.replica && steps[replica] > 0 &&
+          (there == nullptr || !there->differences.contains({weight.tensor->number, replica})))
+        return false;
+  return true;
+}
+
+bool Agreements::are_means_there(uint64_t step) const {
+  const Arrived* there = arrived(step);
+  return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
+    return weight.is_ours || (there != nullptr && there->means.contains(weight.tensor->number));
+  });
+}
+
+std::optional<plan::Seat> Agreements::last_to_come(uint64_t step, bool means) const {
+  const Arrived* there = arrived(step);
+  if (there == nullptr) return std::nullopt;
+  return means ? there->last_mean : there->last_difference;
+}
+
+void Agreements::finish(uint64_t step) { arrived_.erase(round_before(step)); }
+
+}  // namespace weft::peer

@@ -1,0 +1,74 @@
+// What the seats of other replicas send to a stage whose replica makes local steps, when they agree: to the
+// owner of a tensor the others' differences, from it their mean (replicas/agreement.h). It says what may come
+// and what is there; the bytes lie with whoever runs the tasks. Pure.
+//
+// Such a tensor has ProgramKind::Agree, as its step the steps of the run that were agreed before the round,
+// as its edge AgreedTensor::number. Forward: a difference; Backward: the mean.
+//
+// Bounds: the tensors of two agreements, for a seat that needs nothing of this one may be one ahead.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/messages.h"
+
+namespace weft::peer {
+
+// A tensor that a stage agrees about, as its programs know it.
+struct AgreedWeight {
+  const proto::AgreedTensor* tensor = nullptr;  // of the assignment
+  dag::StateKey key{};
+  dag::TensorSpec spec{};
+  bool is_statistic = false;  // averaged as it is: neither codec nor outer rule touch it
+  bool is_ours = false;       // this seat takes the mean
+
+  // How its differences and their mean travel.
+  compress::Codec codec(const proto::AssignStage& assign) const {
+    return is_statistic ? compress::Codec{} : assign.local->steps.terms.codec;
+  }
+};
+// By number. Empty without local terms. The assignment outlives them.
+std::vector<AgreedWeight> agreed_weights(const proto::AssignStage& assign);
+// Whether such a tensor may come to the stage at all. InvalidArgument: it is another than the assignment
+// says.
+Status check_agreed_tensor(const proto::AssignStage& assign, const std::vector<AgreedWeight>& weights,
+                           const proto::TensorHeader& header);
+
+class Agreements {
+ public:
+  explicit Agreements(std::shared_ptr<const proto::AssignStage> assignment);
+
+  // `completed`: the steps of the script that the stage has done. InvalidArgument: too late, too early,
+  // twice, or another than the assignment says.
+  Status on_tensor(const plan::Seat& from, const proto::TensorHeader& header, uint64_t completed);
+
+  // For the agreement after that step: all differences for the stage to add up, and all means for it to take.
+  bool are_differences_there(uint64_t step) const;
+  bool are_means_there(uint64_t step) const;
+  // The seat whose tensor was the last of either; nothing where none had to come.
+  std::optional<plan::Seat> last_to_come(uint64_t step, bool means) const;
+  void finish(uint64_t step);
+
+ private:
+  struct Arrived {
+    std::set<std::pair<uint32_t, uint32_t>> differences{};  // by number and replica
+    std::set<uint32_t> means{};                             // by number
+    std::optional<plan::Seat> last_difference{}, last_mean{};
+  };
+  uint64_t round_before(uint64_t step) const;
+  bool is_its_time(uint64_t round_before, uint64_t completed) const;
+  const Arrived* arrived(uint64_t step) const;
+
+  std::shared_ptr<const proto::AssignStage> assignment_;
+  std::vector<AgreedWeight> weights_;
+  std::map<uint64_t, Arrived> arrived_;  // by the steps agreed before
+};
+
+}  // namespace weft::peer

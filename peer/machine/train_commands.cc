@@ -1,0 +1,74 @@
+#include "peer/machine/train_commands.h"
+
+#include <string>
+
+namespace weft::peer {
+
+using proto::AssignStage;
+using proto::Command;
+using proto::CommandKind;
+using proto::ProgramKind;
+
+const proto::StageProgram* find_program(const AssignStage& assign, ProgramKind kind) {
+  for (const proto::StageProgram& program : assign.programs)
+    if (program.kind == kind) return &program;
+  return nullptr;
+}
+
+namespace {
+
+tl::unexpected<Error> out_of_turn(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
+
+Status check_forward(const Command& command, uint64_t granted) {
+  if (command.microbatches == 0 || command.microbatches > 4096 ||
+      command.first_microbatch > UINT32_MAX - command.microbatches)
+    return out_of_turn("a forward pass over no or too many microbatches");
+  if (command.kind == CommandKind::Evaluate && command.step != granted)
+    return out_of_turn("an evaluation after a step that is not the last one granted");
+  return {};
+}
+
+// A replica has no data in a step in which it makes none of its own: such steps come last.
+std::optional<Arrivals::Range> data_of_steps(const AssignStage& assign, uint64_t first, uint64_t last) {
+  while (last >= first && !step_of_run(assign, last)) --last;
+  if (last < first) return std::nullopt;
+  return Arrivals::Range{ProgramKind::Train, first, last, 0, assign.training.microbatches()};
+}
+
+}  // namespace
+
+Status check_command(const AssignStage& assign, const Command& command, uint64_t granted) {
+  if (is_forward(command)) return check_forward(command, granted);
+  if (command.kind == CommandKind::Finish) return {};
+  if (find_program(assign, ProgramKind::Train) == nullptr)
+    return out_of_turn("a command for a program that was not assigned");
+  if (command.kind == CommandKind::Advance) {
+    if (command.step <= granted || command.step > assign.training.steps)
+      return out_of_turn("a grant up to step " + std::to_string(command.step) + " after " +
+                    std::to_string(granted));
+  } else if (command.kind == CommandKind::Compare) {
+    if (command.step != granted || command.step >= assign.training.steps)
+      return out_of_turn("a comparison on a step that does not follow the last one granted");
+    if (assign.training.microbatches() < 2) return out_of_turn("a comparison where a step has one microbatch");
+    if (assign.local) return out_of_turn("a comparison of replicas that make local steps");
+  } else if (command.step != granted) {
+    return out_of_turn("a snapshot of a step that is not the last one granted");
+  } else if (assign.local && !agrees_after(assign, command.step)) {
+    return out_of_turn("a snapshot of a step after which replicas do not agree");
+  }
+  return {};
+}
+
+std::optional<Arrivals::Range> data_of_command(const AssignStage& assign, const Command& command,
+                                               uint64_t granted) {
+  if (command.kind == CommandKind::Advance) return data_of_steps(assign, granted + 1, command.step);
+  if (command.kind == CommandKind::Compare)
+    return Arrivals::Range{ProgramKind::Train, command.step + 1, command.step + 1,
+                           proto::kComparisonMicrobatch, proto::kComparisonPasses};
+  if (is_forward(command))
+    return Arrivals::Range{program_of(command), command.step, command.step, command.first_microbatch,
+                           command.microbatches};
+  return std::nullopt;
+}
+
+}  // namespace weft::peer

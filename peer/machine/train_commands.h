@@ -1,0 +1,31 @@
+// What a training stage's commands may be, and which data they will read. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/result.h"
+#include "peer/machine/arrivals.h"
+#include "proto/messages.h"
+
+namespace weft::peer {
+
+constexpr bool is_forward(const proto::Command& command) {
+  return command.kind == proto::CommandKind::Evaluate || command.kind == proto::CommandKind::Predict;
+}
+// REQUIRES: is_forward().
+constexpr proto::ProgramKind program_of(const proto::Command& forward) {
+  return forward.kind == proto::CommandKind::Evaluate ? proto::ProgramKind::Evaluate
+                                                      : proto::ProgramKind::Predict;
+}
+// nullptr: it was not assigned.
+const proto::StageProgram* find_program(const proto::AssignStage& assign, proto::ProgramKind kind);
+
+// `granted`: the last step that commands before it let the stage make. InvalidArgument: no broker that keeps
+// the protocol says that.
+Status check_command(const proto::AssignStage& assign, const proto::Command& command, uint64_t granted);
+// Nothing: it reads none. REQUIRES: a command that passed.
+std::optional<Arrivals::Range> data_of_command(const proto::AssignStage& assign,
+                                               const proto::Command& command, uint64_t granted);
+
+}  // namespace weft::peer

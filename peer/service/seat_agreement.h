@@ -1,0 +1,80 @@
+// How a stage whose replica makes local steps comes to the same weights as the seats of the others: the sums
+// of replicas/agreement.h, each at the seat that owns the tensor. What a seat sends others are owed is kept
+// here; the weights lie in the stage's state, and are the agreed ones between agree() and the next step.
+//
+// In host memory: of each tensor the agreed values, and as the terms have it outer momentum and residues.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "peer/machine/agreements.h"
+#include "peer/state.h"
+#include "proto/messages.h"
+#include "replicas/agreement.h"
+
+namespace weft::peer {
+
+// A difference or a mean, as read, of the tensor of that number.
+struct AgreedShare {
+  uint32_t number = 0;
+  uint32_t replica = 0;  // the sender's
+  dag::Tensor tensor;
+};
+// The same as it goes to another seat: encoded as its header says.
+struct SentShare {
+  plan::Seat to{};
+  proto::TensorHeader header{};
+  dag::Tensor payload;
+};
+
+class SeatAgreement {
+ public:
+  using Kept = std::map<dag::StateKey, dag::Tensor>;
+  // Takes the weights that `state` holds as agreed; `kept` may have OuterMomentum, Residue and ReturnResidue,
+  // which else are zero. Unsupported: a weight that is not float32; InvalidArgument: a tensor of another
+  // shape. `state` outlives this.
+  static Result<std::unique_ptr<SeatAgreement>> create(std::shared_ptr<const proto::AssignStage> assignment,
+                                                       State& state, const Kept& kept);
+
+  // In this order, for the agreement after that step. OutOfRange: something is not finite; not_finite() says
+  // what, and nothing else may be asked any more.
+  Result<std::vector<SentShare>> differ(uint64_t step);
+  // REQUIRES: every difference that Agreements waits for is there, once.
+  Result<std::vector<SentShare>> take_means(uint64_t step, const std::vector<AgreedShare>& differences);
+  // REQUIRES: the same of means.
+  Status agree(const std::vector<AgreedShare>& means);
+  const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
+
+  // For a snapshot after agree(), in the order of numbers.
+  std::vector<std::pair<dag::StateKey, dag::Tensor>> tensors() const;
+  Bytes bytes() const;
+
+ private:
+  struct Held {
+    AgreedWeight weight;
+    std::vector<float> agreed, momentum{}, residue{}, return_residue{};
+    std::vector<float> own{};   // until the mean is taken: this replica's difference, as others would read it
+    std::vector<float> mean{};  // until the weights are agreed: as others read it
+  };
+  SeatAgreement(std::shared_ptr<const proto::AssignStage> assignment, State& state)
+      : assignment_(std::move(assignment)), state_(state) {}
+  const replicas::LocalSteps& local() const { return assignment_->local->steps; }
+  replicas::OuterRound round(uint64_t step) const { return round_of(local(), step); }
+  Held* find(uint32_t number);
+  Result<dag::Tensor> payload_of(Held& held, uint64_t before, bool is_mean, std::vector<float>& values);
+  SentShare share(const Held& held, uint64_t before, bool is_mean, uint32_t to, dag::Tensor payload) const;
+  tl::unexpected<Error> diverged(const Held& held, const char* what);
+
+  std::shared_ptr<const proto::AssignStage> assignment_;
+  State& state_;
+  std::vector<Held> held_;  // by number
+  std::optional<dag::StateKey> not_finite_;
+  replicas::PassScratch scratch_;
+};
+
+}  // namespace weft::peer

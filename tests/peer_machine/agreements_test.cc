@@ -1,0 +1,145 @@
+// Where replicas with local steps agree: which tensors may come, when, and what waits for them.
+#include "peer/machine/agreements.h"
+
+#include "dag/op_table.h"
+#include "tests/peer_machine/shell.h"
+
+namespace weft::test {
+namespace {
+
+using peer::Agreements;
+using plan::Seat;
+using proto::Direction;
+using proto::TensorHeader;
+
+// Replica 1 of 3, every 4 of 40 steps; it owns w0, and replica 2's stage 3 owns w1.
+proto::AssignStage agreeing() {
+  proto::AssignStage assign = assignment();
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::TensorSpec spec{dag::DType::F32, {16}};
+  const dag::ValueId x = builder.input("x", spec);
+  const dag::ValueId w0 = builder.initializer("w0", spec, dag::InitializerRole::Parameter);
+  const dag::ValueId w1 = builder.initializer("w1", spec, dag::InitializerRole::Parameter);
+  const dag::ValueId sum = builder.add(dag::OpKind::Add, {x, w0});
+  builder.output("loss", builder.add(dag::OpKind::Add, {sum, w1}), dag::OutputRole::Prediction);
+  assign.programs[0].graph = std::make_shared<const dag::Graph>(builder.finish());
+  assign.programs[0].segment_of_op.assign(assign.programs[0].graph->ops().size(), 0);
+  assign.seat = {0, 1};
+  assign.local.emplace().steps = {.terms = {.count = 3, .every = 4}, .steps = 40};
+  assign.training.steps = last_inner_step(assign.local->steps);
+  assign.local->tensors = {{.number = 5, .name = "w0", .owner = 1, .stages = {1, 0, 2}},
+                           {.number = 9, .name = "w1", .owner = 2, .stages = {0, 0, 3}}};
+  return assign;
+}
+
+TensorHeader header_of(const proto::AssignStage& assign, const Seat& from, uint32_t number, uint64_t before) {
+  const size_t index = number == 5 ? 0 : 1;
+  return {.run = 1,
+          .plan_version = 1,
+          .step = before,
+          .microbatch = 0,
+          .edge = number,
+          .program = proto::ProgramKind::Agree,
+          .direction = number == 5 ? Direction::Forward : Direction::Backward,
+          .replica = static_cast<uint16_t>(from.replica),
+          .spec = peer::agreed_weights(assign)[index].spec};
+}
+
+struct Here {
+  proto::AssignStage assign = agreeing();
+  Agreements agreements{std::make_shared<const proto::AssignStage>(assign)};
+  Status come(const Seat& from, uint32_t number, uint64_t before, uint64_t completed) {
+    return agreements.on_tensor(from, header_of(assign, from, number, before), completed);
+  }
+};
+
+TEST(Agreements, WaitForAllOthersAndForTheirOwner) {
+  Here here;
+  EXPECT_FALSE(here.agreements.are_differences_there(4));
+  EXPECT_FALSE(here.agreements.are_means_there(4));
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value());
+  EXPECT_FALSE(here.agreements.are_differences_there(4));
+  EXPECT_TRUE(here.come({2, 2}, 5, 0, 3).has_value());
+  EXPECT_TRUE(here.agreements.are_differences_there(4));
+  EXPECT_EQ(here.agreements.last_to_come(4, false), (Seat{2, 2}));
+  EXPECT_TRUE(here.come({3, 2}, 9, 0, 3).has_value());
+  EXPECT_TRUE(here.agreements.are_means_there(4));
+  EXPECT_FALSE(here.agreements.are_differences_there(8)) << "those of the next round are others";
+  here.agreements.finish(4);
+  EXPECT_FALSE(here.agreements.are_means_there(4));
+}
+
+// 40 steps are three rounds of 12 and one of 4, of which the others make one each.
+TEST(Agreements, WaitForNobodyWhoHadNoPartInTheRound) {
+  Here here;
+  here.assign.local->steps.steps = 37;  // the last round deals one step, to the first replica
+  here.assign.training.steps = last_inner_step(here.assign.local->steps);
+  here.agreements = Agreements(std::make_shared<const proto::AssignStage>(here.assign));
+  EXPECT_TRUE(here.come({1, 0}, 5, 36, 12).has_value());
+  EXPECT_TRUE(here.agreements.are_differences_there(13));
+}
+
+TEST(Agreements, TakeWhatIsOneRoundAheadAndNothingElse) {
+  Here here;
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 0).has_value());
+  EXPECT_TRUE(here.come({1, 0}, 5, 12, 0).has_value());
+  EXPECT_FALSE(here.come({1, 0}, 5, 24, 0).has_value()) << "two rounds ahead";
+  EXPECT_FALSE(here.come({2, 2}, 5, 0, 4).has_value()) << "it is over";
+  EXPECT_FALSE(here.come({2, 2}, 5, 7, 0).has_value()) << "no round begins there";
+}
+
+TEST(Agreements, RefuseWhatIsNotTheAssignments) {
+  const auto refused = [](const Seat& from, uint32_t number, const std::function<void(TensorHeader&)>& spoil,
+                          const std::string& word) {
+    Here here;
+    TensorHeader header = header_of(here.assign, from, number, 0);
+    spoil(header);
+    const Status status = here.agreements.on_tensor(from, header, 0);
+    ASSERT_FALSE(status.has_value()) << word;
+    EXPECT_EQ(status.error().code, ErrorCode::InvalidArgument);
+    EXPECT_NE(status.error().message.find(word), std::string::npos) << status.error().message;
+  };
+  const auto as_it_is = [](TensorHeader&) {};
+  refused(
+      {1, 0}, 5, [](TensorHeader& h) { h.edge = 6; }, "none of that number");
+  refused(
+      {1, 0}, 5, [](TensorHeader& h) { h.direction = Direction::Backward; }, "taken here");
+  refused(
+      {3, 2}, 9, [](TensorHeader& h) { h.direction = Direction::Forward; }, "not added up here");
+  refused(
+      {1, 0}, 5, [](TensorHeader& h) { h.microbatch = 1; }, "microbatch");
+  refused(
+      {1, 0}, 5, [](TensorHeader& h) { h.spec.shape.push_back(2); }, "expected");
+  refused(
+      {1, 0}, 5, [](TensorHeader& h) { h.codec = *compress::parse("int8"); }, "expected dense");
+  refused(
+      {1, 0}, 5, [](TensorHeader& h) { h.replica = 2; }, "another seat");
+  refused({0, 0}, 5, as_it_is, "another seat");
+  refused({0, 0}, 9, as_it_is, "another seat");
+  refused({0, 1}, 5, as_it_is, "another seat");
+  refused({1, 7}, 5, as_it_is, "another seat");
+  Here here;
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 0).has_value());
+  EXPECT_FALSE(here.come({1, 0}, 5, 0, 0).has_value()) << "twice";
+}
+
+TEST(Agreements, AStageWithoutOthersTakesNothing) {
+  peer::StageMachine machine(std::make_shared<const proto::AssignStage>(assignment()));
+  EXPECT_FALSE(machine.on_tensor({1, 0}, header_of(agreeing(), {1, 0}, 5, 0)).has_value());
+}
+
+TEST(Agreements, SnapshotsComeAfterThemAlone) {
+  peer::StageMachine machine(std::make_shared<const proto::AssignStage>(agreeing()));
+  const auto command = [&](proto::CommandKind kind, uint64_t step, uint64_t sequence) {
+    return machine.on_command(
+        {.run = 1, .plan_version = 1, .kind = kind, .step = step, .sequence = sequence});
+  };
+  EXPECT_TRUE(command(proto::CommandKind::Advance, 3, 1).has_value());
+  EXPECT_FALSE(command(proto::CommandKind::CopyState, 3, 2).has_value());
+  EXPECT_FALSE(command(proto::CommandKind::Compare, 3, 2).has_value());
+  EXPECT_TRUE(command(proto::CommandKind::Advance, 4, 2).has_value());
+  EXPECT_TRUE(command(proto::CommandKind::CopyState, 4, 3).has_value());
+}
+
+}  // namespace
+}  // namespace weft::test
