@@ -27,7 +27,7 @@ uint64_t edge_bytes(const proto::StageProgram& program, const proto::EdgeEnd& en
   return static_cast<uint64_t>(program.graph->spec(end.value).bytes().value);
 }
 
-// Of all edges with that seat: what is sent, and what comes.
+// Of all edges with that seat, and of what replicas agree about with it: what is sent, and what comes.
 std::pair<uint64_t, uint64_t> bytes_of_edges(const proto::AssignStage& assignment, const plan::Seat& seat) {
   uint64_t sends = 0, receives = 0;
   for (const proto::StageProgram& program : assignment.programs) {
@@ -35,6 +35,15 @@ std::pair<uint64_t, uint64_t> bytes_of_edges(const proto::AssignStage& assignmen
       if (other_end(end, assignment.seat) == seat) sends += edge_bytes(program, end);
     for (const proto::EdgeEnd& end : program.receives)
       if (other_end(end, assignment.seat) == seat) receives += edge_bytes(program, end);
+  }
+  // Differences one way and means the other, each of the tensor's size.
+  for (const AgreedWeight& weight : agreed_weights(assignment)) {
+    const proto::AgreedTensor& tensor = *weight.tensor;
+    const bool is_others = seat.replica != assignment.seat.replica && seat.replica < tensor.stages.size() &&
+                           tensor.stages[seat.replica] == seat.stage;
+    if (!is_others || (!weight.is_ours && tensor.owner != seat.replica)) continue;
+    sends += static_cast<uint64_t>(weight.spec.bytes().value);
+    receives += static_cast<uint64_t>(weight.spec.bytes().value);
   }
   return {sends, receives};
 }

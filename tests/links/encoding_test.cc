@@ -46,6 +46,43 @@ dag::Tensor tensor_with(dag::DType dtype, T usual, T one) {
 }
 
 // Of what is served the entry decides (serve/spoilt_rows.h).
+// It is in the weights of every replica, whatever its job skips.
+TEST(Encoding, WhatReplicasAgreeAboutIsFinite) {
+  const auto header = [](const dag::Tensor& tensor) {
+    return proto::TensorHeader{.program = proto::ProgramKind::Agree, .spec = tensor.spec()};
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    const dag::Tensor tensor = tensor_with<float>(dag::DType::F32, 1, bad);
+    EXPECT_FALSE(is_fit(header(tensor), tensor)) << bad;
+    EXPECT_TRUE(must_be_finite(header(tensor)) && !is_taken_unseen(header(tensor), true));
+  }
+  const dag::Tensor good = tensor_with<float>(dag::DType::F32, 1, -1e30f);
+  EXPECT_TRUE(is_fit(header(good), good));
+}
+
+// Each side draws the same, whoever of the replicas sends, and other numbers for the mean.
+TEST(Encoding, AnAgreedTensorIsDrawnByItsRoundAndSender) {
+  const dag::Tensor tensor = normal_tensor(5);
+  const auto encoded = [&](uint64_t before, uint16_t replica, proto::Direction direction) {
+    proto::TensorHeader header{.step = before,
+                               .edge = 2,
+                               .program = proto::ProgramKind::Agree,
+                               .direction = direction,
+                               .replica = replica,
+                               .spec = tensor.spec(),
+                               .codec = *compress::parse("int4")};
+    compress::Scratch scratch;
+    return encode_tensor(header, tensor, 7, scratch);
+  };
+  using enum proto::Direction;
+  EXPECT_TRUE(are_same(encoded(60, 1, Forward), encoded(60, 1, Forward)));
+  EXPECT_FALSE(are_same(encoded(60, 1, Forward), encoded(60, 2, Forward)));
+  EXPECT_FALSE(are_same(encoded(60, 1, Forward), encoded(120, 1, Forward)));
+  EXPECT_FALSE(are_same(encoded(60, 1, Forward), encoded(60, 1, Backward)));
+  EXPECT_TRUE(are_same(encoded(60, 1, Backward), encoded(60, 2, Backward))) << "the mean is the run's";
+}
+
 TEST(Encoding, WhatIsLearntFromHasNoNaNAndNoInfinityButMinus) {
   const auto may = [](const dag::Tensor& tensor, proto::ProgramKind program = proto::ProgramKind::Train) {
     return is_fit({.program = program, .spec = tensor.spec()}, tensor);

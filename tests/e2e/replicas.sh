@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Replicas with local steps on real processes: a broker and peers over TLS train copies of a model side by side, each in
+# one stage or two, and agree every few steps; the trained file is, byte for byte, that of `weft local`, which computes the
+# replicas one after the other: also after a kill, a stop and a resume, and where the last round is shorter.
+# usage: replicas.sh [--quick]
+source "$(dirname "$0")/cluster.sh"
+cluster_begin
+text=$work/corpus.txt
+made_text 100000 >"$text"
+job=examples/gpt/job.yaml
+sets=(--set "data.train.path=$text" --set data.train.sequence_length=32 --set batch_size=8 --set microbatch_size=4 --set checkpoint=null
+      --set evaluate_every=24)
+
+# terms NAME REPLICAS STEPS SYNC: what a run is of, and its bytes on one machine.
+terms() {
+  name=$1 run=("${sets[@]}" --set "replicas=$2" --set "steps=$3" --set "sync=$4")
+  "$weft" local "$job" "${run[@]}" --threads 1 --set "output=$work/$name.local.onnx" >"$work/$name.log"
+}
+start_broker --lease 3s
+for peer in a b c d; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
+
+terms two 2 36 '{every: 6, codec: "topk:0.05:int8"}'
+submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
+finish_job
+same_file "2 replicas of a stage each" "$work/two.local.onnx" "$work/out.onnx"
+same_file "2 replicas of a stage each: the inference twin" "$work/two.local.inference.onnx" "$work/out.inference.onnx"
+submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
+finish_job
+same_file "2 replicas of 2 stages each" "$work/two.local.onnx" "$work/out.onnx"
+grep '"event":"evaluation"' "$work/events" | field loss >"$work/evaluated"
+grep -q . "$work/evaluated" || fail "nothing was evaluated"
+
+# Three do not come out even: the last round deals 2, 2 and 1 of its steps.
+terms three 3 41 '{every: 4, codec: dense, outer: {type: average}}'
+submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
+finish_job
+same_file "3 replicas, and a last round of 5 steps" "$work/three.local.onnx" "$work/out.onnx"
+
+# One of four peers with a stage of two replicas is killed; a fifth takes the stage.
+terms kill 2 96 '{every: 6, codec: int8}'
+start_peer e --device cpu:1 --listen 127.0.0.1:0
+submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
+wait_for_step 20
+lose_peer "$(one_of $(active_peers))"
+wait_for_recovery
+finish_job
+same_file "2 replicas of 2 stages, of which one was lost" "$work/kill.local.onnx" "$work/out.onnx"
+
+# Stopped after an agreement, gone on with, and finished.
+submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
+wait_for_step 20
+"$weft" stop "$job_number" >"$work/stop.log"
+until [ "$(job_state)" = stopped ]; do sleep 0.1; done
+"$weft" resume "$job_number" >>"$work/stop.log"
+until [ "$(job_state)" = finished ]; do sleep 0.1; done
+"$weft" fetch "$job_number" -o "$work/out.onnx" >>"$work/stop.log"
+same_file "2 replicas, stopped and resumed" "$work/kill.local.onnx" "$work/out.onnx"
+echo "replicas: all the same"
