@@ -231,7 +231,7 @@ void Clients::on_reopened(const JobReopened& event) {
   Job& job = book_.load(stored);
   job.drift = Drift(options_.drift);
   job.result.reset();
-  job.step = job.points.step();
+  job.step = job.points.steps_made();
   step_.log("info job_resumed job=" + job.text() + " step=" + std::to_string(job.step));
   book_.notice(job, "resumed by its user: going on from " + job.points.describe());
   phases_.wait(job, "resumed by its user");

@@ -25,7 +25,7 @@ void Recovery::on_diverged(Job& job, const Divergence& divergence) {
 // already, again.
 void Recovery::on_edge_diverged(Job& job, const std::string& what, const proto::StageFailed& failed) {
   const Run* run = job.running() != nullptr ? job.running()->run.get() : nullptr;
-  const uint64_t last = run != nullptr ? run->granted_step() : job.step + 1;
+  const uint64_t last = run != nullptr ? run->granted_step() : job.points.step() + 1;
   const bool is_under_way = run != nullptr && failed.step > run->committed_step() && failed.step <= last + 1;
   const uint64_t unknown = job.losses.diverged_at != 0 ? job.losses.diverged_at : last;
   on_diverged(job, {.step = is_under_way ? failed.step : unknown,
@@ -39,7 +39,7 @@ void Recovery::end_diverged(Job& job, const std::string& what) {
   phases_.end(job, JobState::Failed,
               "not finite: " + what + ": the model diverged, or who computed it is at fault; " +
                   (kept == nullptr ? "there was no checkpoint yet"
-                                   : "the checkpoint of step " + std::to_string(kept->step) +
+                                   : "the checkpoint of step " + std::to_string(kept->made()) +
                                          " is kept: weft fetch " + job.text()));
 }
 

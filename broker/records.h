@@ -58,9 +58,18 @@ struct JobChanged {
 // Every tensor that the run needs to go on after `step`. The last two of a job are kept.
 struct CheckpointCommitted {
   proto::JobNumber job = 0;
-  uint64_t step = 0;
+  uint64_t step = 0;  // as the run's commands count
   std::vector<proto::TensorReference> tensors{};
   uint64_t skipped_steps = 0;  // of those up to `step`: without an update
+  // Of replicas that make local steps, for which `skipped_steps` is the first's.
+  std::optional<proto::LocalPoint> local{};
+
+  // Steps of the run, which is how people count.
+  uint64_t made() const { return local ? local->steps : step; }
+  // The same for a replica. What is of one alone, or of another number of them, every replica goes on with.
+  uint64_t skipped_by(uint32_t replica) const {
+    return local && replica < local->skipped_steps.size() ? local->skipped_steps[replica] : skipped_steps;
+  }
 };
 struct PredictionCommitted {
   proto::JobNumber job = 0;

@@ -18,6 +18,8 @@ void Recovery::settle(const Verdict& verdict) {
       return phases_.end(*job, JobState::Finished, "");
     case Verdict::Kind::Diverged:
       return on_diverged(*job, *verdict.divergence);
+    case Verdict::Kind::Failed:
+      return phases_.end(*job, JobState::Failed, verdict.what);
     case Verdict::Kind::Lost:
       for (const PeerId& peer : verdict.excluded) job->losses.excluded.insert(peer);
       return recover(*job, verdict.what);
@@ -37,15 +39,16 @@ void Recovery::settle(const Verdict& verdict) {
 void Recovery::recover(Job& job, const std::string& reason, bool counts) {
   const phase::Running* running = job.running();
   const bool was_running = running != nullptr, had_plan = job.crew() != nullptr, moving = job.is_moving();
-  const uint64_t lost =
-      was_running ? std::max(running->run->committed_step(), job.log.recorded_step) : job.step;
+  const uint64_t lost = was_running ? std::max(running->run->inner().made(running->run->committed_step()),
+                                               job.log.recorded_step)
+                                    : job.step;
   const Duration served =
       was_running && job.serves() ? step_.now.monotonic - running->since : Duration::zero();
   if (was_running) stand_bys_.find_holders(job);
   if (stand_bys_.lose_holders(job)) book_.notice(job, "the peers that had the newest copy are gone");
   phases_.release(job, reason);
   if (job.stop_requested) return phases_.end(job, JobState::Stopped, "stopped by its user; " + reason);
-  job.step = job.points.step();
+  job.step = job.points.steps_made();
   if (!moving) job.move_to.clear();
   if (was_running) {
     if (job.move_to.empty()) {
@@ -93,7 +96,7 @@ bool Recovery::is_refused_by_all(Job& job, const Peer& peer) {
 
 void Recovery::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
-      "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
+      job.crew()->plan->name_of(stage) + " on " + peer.name + ": " + failed.error.message;
   if (failed.diverged && !job.serves()) return on_edge_diverged(job, what, failed);
   if (failed.permanent && is_hopeless(job, peer.id)) return phases_.end(job, JobState::Failed, what);
   if (failed.error.code == ErrorCode::Unsupported && is_refused_by_all(job, peer))
@@ -145,7 +148,7 @@ void Recovery::on_blobs_verified(const BlobsVerified& event) {
   // A run that goes on makes a new one; who loads it, or is planned with it, begins again.
   if (job->loading() != nullptr) return recover(*job, gone + " is damaged", /*counts=*/false);
   if (job->planning() != nullptr) phases_.wait(*job, gone + " is damaged");
-  if (job->running() == nullptr) job->step = job->points.step();
+  if (job->running() == nullptr) job->step = job->points.steps_made();
 }
 
 // Whoever may have held the run up makes room for somebody else. Where it was not certain who did, the next
@@ -156,7 +159,8 @@ void Recovery::on_stalled(Job& job, const std::string& what) {
   std::vector<StalledStage> stages;
   stages.reserve(at.crew.stages.size());
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s)
-    stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].work.segments()});
+    stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].work.segments(),
+                      at.run->inner().replica_of(at.crew.plan->stages[s].assignment->seat)});
   Job::Losses& losses = job.losses;
   const Suspects suspects = suspects_of(at.run->missing_reports(), stages, losses.stall_marks);
   for (const auto& [peer, marks] : suspects.marks) losses.stall_marks[peer] += marks;
@@ -166,7 +170,7 @@ void Recovery::on_stalled(Job& job, const std::string& what) {
     if (!availability_.can_do_without(job, peer)) return false;
     losses.excluded.insert(peer);
     losses.blamed.insert(peer);
-    blamed += (blamed.empty() ? "; waited for stage " : ", stage ") + std::to_string(stage + 1) + " on " +
+    blamed += (blamed.empty() ? "; waited for " : ", ") + at.crew.plan->name_of(stage) + " on " +
               pool_.at(peer).name;
     return true;
   };

@@ -70,10 +70,10 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
                                .ends_brokers = was_planned && planned == Planned::OnceMore};
     job.state = JobState::Waiting;
     job.reason = "the broker was restarted";
-    job.step = job.points.step();
+    job.step = job.points.steps_made();
     return;
   }
-  job.steps = stored.run->plan->training.steps;
+  job.steps = InnerSteps(*stored.run->plan).in_all();
   // The peers of runs that go on are known by name before they are back.
   for (const PlannedStage& stage : stored.run->plan->stages) {
     Peer& peer = pool_.enter(stage.peer);

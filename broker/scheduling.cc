@@ -194,7 +194,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
   Crew& crew = *job.crew();
   const PlannedRun& plan = *crew.plan;
   job.has_codecs = job.has_codecs || has_codecs(plan);
-  job.steps = plan.training.steps;
+  job.steps = InnerSteps(plan).in_all();
   job.serving = {.model = plan.served, .has_name = plan.serves()};
   const auto sources = stand_bys_.find_sources(job);
   if (!sources) {
@@ -221,8 +221,8 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
       const PeerId &before = job.previous.plan->stages[s].peer, &now = plan.stages[s].peer;
       crew.stages[s].memory = job.previous.memory[s];
       if (before != now)
-        book_.notice(job, "stage " + std::to_string(s + 1) + " goes from " + pool_.at(before).name + " to " +
-                              pool_.at(now).name);
+        book_.notice(job, plan.name_of(static_cast<uint32_t>(s)) + " goes from " + pool_.at(before).name +
+                              " to " + pool_.at(now).name);
     }
   } else {
     proto::JobEvent event;
@@ -231,7 +231,9 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     for (const PlannedStage& stage : plan.stages) event.peers.push_back(pool_.at(stage.peer).name);
     event.seconds = seconds(plan.predicted_step);
     if (plan.training.steps > 0 && event.seconds > 0)
-      event.samples_per_second = plan.training.batch_size / event.seconds;
+      event.samples_per_second =
+          static_cast<double>(uint64_t{plan.training.batch_size} * InnerSteps(plan).replicas()) /
+          event.seconds;
     book_.emit(job, std::move(event));
   }
   step_.effect(OpenFeed{job.number(), plan.data_key, {}});

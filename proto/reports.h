@@ -106,6 +106,11 @@ struct ProbeReport {
   bool relayed = false;
   std::optional<Error> failure{};  // instead; Unavailable and Timeout: there was no way between the two
 };
+// Of replicas that make local steps, what a broker keeps of their checkpoint beside its tensors.
+struct LocalPoint {
+  uint64_t steps = 0;  // of the run, of all replicas together; the checkpoint's own is an inner one
+  std::vector<uint64_t> skipped_steps{};  // by replica: inner steps up to it without an update
+};
 struct CheckpointReport {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
@@ -113,6 +118,7 @@ struct CheckpointReport {
   std::vector<TensorReference> tensors{};  // all uploaded, or, of a direct copy, all here
   std::optional<Error> failure{};          // instead: why it could not be uploaded; the stage goes on
   uint64_t skipped_steps = 0;              // of those up to `step`: without an update
+  std::optional<LocalPoint> local{};       // where a broker keeps it; no stage says it
 };
 struct EvaluationReport {
   JobNumber run = 0;

@@ -18,7 +18,7 @@ plan::Noise noise_of(const PlannedRun& plan) {
       if (program.kind != proto::ProgramKind::Train) continue;
       for (const proto::EdgeEnd& end : program.sends) {
         const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
-        codecs.push_back({s, end.stage, backward, end.codec});
+        codecs.push_back({plan.stages[s].assignment->seat.stage, end.stage, backward, end.codec});
       }
     }
   return plan::noise_of(codecs);

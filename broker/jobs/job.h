@@ -90,8 +90,8 @@ struct Job {
   std::string reason{};
   proto::PlanVersion plan_version = 0;
   proto::PlanVersion recorded_version = 0;  // of the last JobChanged
-  uint64_t steps = 0, step = 0;
-  uint32_t microbatch_size = 0;  // of the first run that started; every other keeps it
+  uint64_t steps = 0, step = 0;             // of the run, as everything else that people are told
+  uint32_t microbatch_size = 0;             // of the first run that started; every other keeps it
   RecoveryPoints points{};
   std::vector<proto::PredictionReport> predictions{};  // each stage's of each microbatch once
   std::optional<proto::JobResult> result{};
@@ -117,8 +117,9 @@ struct Job {
     StallMarks stall_marks{};
     std::set<PeerId> blamed{};         // of those that are excluded: for a stall
     std::optional<Instant> lost_at{};  // until the first step after a loss
-    uint64_t diverged_at = 0;     // it went back because of this step, and has not got past it; 0: it did not
-    std::set<PeerId> excluded{};  // could not take a stage of this job
+    // It went back because of this step, as its run counts, and has not got past it; 0: it did not.
+    uint64_t diverged_at = 0;
+    std::set<PeerId> excluded{};            // could not take a stage of this job
     std::set<PeerId> called_hopeless_by{};  // who said that any peer would fail
     std::set<PeerId> refused_by{};          // whose device lacks what it needs
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with

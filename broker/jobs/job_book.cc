@@ -35,7 +35,7 @@ void JobBook::begin_at(Job& job, const proto::Beginning& beginning) {
                                  .skipped_steps = beginning.skipped_steps};
   step_.record(checkpoint);
   job.points.commit_checkpoint(std::move(checkpoint));
-  job.step = job.points.step();
+  job.step = job.points.steps_made();
   notice(job, "begins at its user's checkpoint: going on from " + job.points.describe());
 }
 
@@ -133,8 +133,8 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
   status.plan_version = job.plan_version;
   status.step = job.step;
   status.steps = job.steps;
-  status.checkpoint_step = job.points.checkpointed_step();
-  status.recovery_step = job.points.step();
+  status.checkpoint_step = job.points.steps_checkpointed();
+  status.recovery_step = job.points.steps_made();
   status.recoveries = job.losses.recoveries;
   status.equal_bits = job.bits.are_equal;
   status.loss = job.log.loss;
@@ -158,6 +158,7 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
       const Peer& peer = pool.at(stage.peer);
       stage.peer_name = peer.name;
       stage.region = peer.device.region;
+      stage.step = run.inner().made(stage.step);
     }
   }
   return status;
@@ -172,7 +173,7 @@ proto::JobResult result_of(const proto::SubmitJob& submission, proto::JobNumber 
     result = *committed;
   } else {  // not finished: as far as it is safe
     result.job = number;
-    result.step = checkpoint->step;
+    result.step = checkpoint->made();
     for (const auto& tensor : checkpoint->tensors)
       if (is_weight(tensor.key.slot)) result.tensors.push_back(tensor);
   }

@@ -8,7 +8,7 @@ const CheckpointCommitted* RecoveryPoints::newest() const { return round_ ? &*ro
 
 std::string RecoveryPoints::describe() const {
   if (newest() == nullptr) return "the start";
-  return (round_ ? "the copy of step " : "the checkpoint of step ") + std::to_string(newest()->step);
+  return (round_ ? "the copy of step " : "the checkpoint of step ") + std::to_string(newest()->made());
 }
 
 void RecoveryPoints::keep_round_before() {

@@ -25,8 +25,11 @@ class RecoveryPoints {
   const CheckpointCommitted* checkpoint() const {
     return checkpoints_.empty() ? nullptr : &checkpoints_.back();
   }
+  // As a run's commands count; and, for people, steps of the run.
   uint64_t step() const { return newest() == nullptr ? 0 : newest()->step; }
   uint64_t checkpointed_step() const { return checkpoint() == nullptr ? 0 : checkpoint()->step; }
+  uint64_t steps_made() const { return newest() == nullptr ? 0 : newest()->made(); }
+  uint64_t steps_checkpointed() const { return checkpoint() == nullptr ? 0 : checkpoint()->made(); }
   // "the copy of step 12", "the start".
   std::string describe() const;
   // Peers have it and the broker has not.

@@ -23,6 +23,11 @@ std::string codecs_of_evaluation(const PlannedRun& plan) {
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
+
+std::string name_of(const Job& job, uint32_t stage) {
+  const Crew* crew = job.crew();
+  return crew != nullptr ? crew->plan->name_of(stage) : plan::to_string(plan::Seat{stage});
+}
 }  // namespace
 
 void RunRecords::add_event(Job& job, proto::JobEvent event) {
@@ -54,7 +59,7 @@ void RunRecords::add_repeated(Job& job, const RepeatedStep& repeated) {
 }
 
 void RunRecords::add_snapshot(Job& job, WholeSnapshot whole) {
-  const uint64_t step = whole.snapshot.step;
+  const uint64_t step = whole.snapshot.made();
   job.log.losses.erase(job.log.losses.begin(), job.log.losses.upper_bound(step));
   job.upload_failure_said = false;
   step_.stand_bys = step_.transient = true;
@@ -70,8 +75,8 @@ void RunRecords::add_snapshot(Job& job, WholeSnapshot whole) {
 }
 
 void RunRecords::add_upload_failure(Job& job, const UploadFailed& failed) {
-  const std::string what = "the copy of step " + std::to_string(failed.step) + " could not be kept: stage " +
-                           std::to_string(failed.stage + 1) + ": " + failed.error.message;
+  const std::string what = "the copy of step " + std::to_string(failed.step) +
+                           " could not be kept: " + name_of(job, failed.stage) + ": " + failed.error.message;
   step_.log("warning upload_failed job=" + job.text() + " what=\"" + what + "\"");
   if (std::exchange(job.upload_failure_said, true)) return;
   book_.notice(job, what + "; the run goes on, and tries again");

@@ -21,6 +21,7 @@ struct Verdict {
     Finished,
     Stopped,   // after a snapshot, as it was asked to: by its user, or to go on with other peers
     Diverged,  // as `divergence` says
+    Failed,    // because of `what`, which would come again
     Lost,      // `what`: back to its recovery point, with others for `excluded`
     Stalled,   // the same, with somebody else for who is to blame
   };
@@ -92,6 +93,7 @@ class Runs {
     std::optional<Verdict> verdict{};
   };
   void carry_out(Job& job, RunEffects effects, Outcome& outcome);
+  std::string said_of(const Job& job, const Disagreement& disagreement) const;
   void carry_out_one(Job& job, RunEffect& effect, Outcome& outcome);
   void issue(Job& job, const proto::Command& command);
   void send_to_stage(Job& job, uint32_t stage, proto::Message message);

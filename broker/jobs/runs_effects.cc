@@ -18,6 +18,16 @@ Status Runs::tell(Job& job, const std::function<Result<RunEffects>(Run& run, Ins
   return {};
 }
 
+std::string Runs::said_of(const Job& job, const Disagreement& disagreement) const {
+  const PlannedRun& plan = *job.crew()->plan;
+  const auto who = [&](uint32_t stage) {
+    return plan.name_of(stage) + " on " + pool_.at(plan.stages[stage].peer).name;
+  };
+  return "replicas that had agreed hold different bytes of '" + disagreement.tensor + "' after step " +
+         std::to_string(disagreement.step) + ": " + who(disagreement.stage) + " and " +
+         who(disagreement.other) + "; one of them computed or said something wrong";
+}
+
 void Runs::carry_out(Job& job, RunEffects effects, Outcome& outcome) {
   for (RunEffect& effect : effects) carry_out_one(job, effect, outcome);
 }
@@ -51,6 +61,7 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
                    carry_out(job, at.run->go_on(now), outcome);
                  },
                  [&](Divergence& e) { end({.kind = Verdict::Kind::Diverged, .divergence = std::move(e)}); },
+                 [&](Disagreement& e) { end({.kind = Verdict::Kind::Failed, .what = said_of(job, e)}); },
                  [&](Finished& e) {
                    end({.kind = Verdict::Kind::Finished, .step = e.step});
                    records_.add_result(job, e.step);
@@ -78,13 +89,14 @@ void Runs::send_to_stage(Job& job, uint32_t stage, proto::Message message) {
 void Runs::look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome) {
   const phase::Running& at = *job.running();
   step_.counters.repeats_dropped += at.run->repeats_dropped() - repeats_before;
-  job.step = at.run->committed_step();
+  const uint64_t committed = at.run->committed_step();
+  job.step = at.run->inner().made(committed);
   if (job.step > job.losses.at_step) job.losses.in_a_row = 0;
-  if (job.step >= job.losses.diverged_at) job.losses.diverged_at = 0;
-  if (job.step > step_before)
+  if (committed >= job.losses.diverged_at) job.losses.diverged_at = 0;
+  if (committed > step_before)
     for (const PlannedStage& stage : at.crew.plan->stages)
       if (Peer* peer = pool_.find(stage.peer)) pool_.did_step(*peer);
-  if (job.losses.lost_at && (job.step > step_before || outcome.came_forward)) {
+  if (job.losses.lost_at && (committed > step_before || outcome.came_forward)) {
     char text[64];
     std::snprintf(text, sizeof text, "going on after %.1f s",
                   seconds(step_.now.monotonic - *job.losses.lost_at));

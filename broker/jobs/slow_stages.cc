@@ -49,7 +49,7 @@ std::optional<SlowStage> SlowStages::on_work(Job& job, Peer& peer, const proto::
   return SlowStage{.job = &job,
                    .stage = stage,
                    .alone = others.empty(),
-                   .what = "stage " + std::to_string(stage + 1) + ": peer " + peer.name + times};
+                   .what = at.crew.plan->name_of(stage) + ": peer " + peer.name + times};
 }
 
 }  // namespace weft::broker

@@ -93,12 +93,13 @@ void Pace::add_messages(const PlannedRun& plan) {
   for (uint32_t s = 0; s < stages_.size(); ++s)
     if (const proto::StageProgram* program = main_program(*plan.stages[s].assignment))
       for (const proto::EdgeEnd& end : program->sends) {
-        const auto to = reader.find({end.edge, end.stage});
+        const auto other = plan.find(other_end(end, plan.stages[s].assignment->seat));
+        const auto to = other ? reader.find({end.edge, *other}) : reader.end();
         if (to == reader.end()) continue;
         messages_.push_back(
             {.from_stage = s,
              .from_segment = program->segment_of_op[program->graph->value(end.value).producer.index],
-             .to_stage = end.stage,
+             .to_stage = *other,
              .to_segment = to->second,
              .bytes = proto::payload_bytes(program->graph->spec(end.value), end.codec)});
       }

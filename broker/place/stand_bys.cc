@@ -12,14 +12,36 @@ namespace {
 // its one thread. With more the broker is the better way (bench/recovery.sh).
 constexpr size_t kStagesFetchedMax = 2;
 
+// Which tensors of a recovery point are one stage's.
+class OfStage {
+ public:
+  OfStage(const CheckpointCommitted& point, const proto::AssignStage& stage)
+      : is_by_replica_(point.local && stage.local), replica_(stage.seat.replica) {
+    for (const auto& tensor : stage.tensors) names_.insert(tensor.key.name);
+    if (!is_by_replica_) return;
+    for (const proto::AgreedTensor& tensor : stage.local->tensors)
+      if (tensor.owner == replica_) owned_.insert(tensor.name);
+  }
+  bool has(const dag::StateKey& key) const {
+    if (!names_.contains(key.name)) return false;
+    if (!is_by_replica_ || is_weight(key.slot) || key.slot == dag::StateSlot::OuterMomentum) return true;
+    return key.slot == dag::StateSlot::ReturnResidue ? owned_.contains(key.name) : key.replica == replica_;
+  }
+
+ private:
+  std::set<std::string_view> names_, owned_;  // owned: whose mean this replica takes
+  bool is_by_replica_;                        // replicas have some for themselves
+  uint32_t replica_;
+};
+
 // Of the recovery point those of one stage, and what no snapshot holds because it never changes.
 std::vector<proto::TensorReference> tensors_of(const CheckpointCommitted& point,
                                                const proto::AssignStage& stage) {
-  std::set<std::string_view> names, saved;
-  for (const auto& tensor : stage.tensors) names.insert(tensor.key.name);
+  const OfStage of_stage(point, stage);
+  std::set<std::string_view> saved;
   std::vector<proto::TensorReference> tensors;
   for (const auto& tensor : point.tensors) {
-    if (!names.contains(tensor.key.name)) continue;
+    if (!of_stage.has(tensor.key)) continue;
     tensors.push_back(tensor);
     saved.insert(tensor.key.name);
   }
@@ -180,11 +202,13 @@ void StandBys::tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, c
                          .sources = {},
                          .list = standing.list};
   std::set<Digest> in_point;
+  std::set<dag::StateKey> listed;  // stages of two replicas have some in common
   if (point.is_direct)
     for (const auto& tensor : point.snapshot->tensors) in_point.insert(tensor.sha256);
   for (const uint32_t s : stages) {
     proto::BlobSource source = source_of(pool_.at(plan.stages[s].peer));
     for (auto& tensor : tensors_of(*point.snapshot, *plan.stages[s].assignment)) {
+      if (plan.local_steps && !listed.insert(tensor.key).second) continue;
       if (in_point.contains(tensor.sha256))
         source.tensors.push_back(static_cast<uint32_t>(message.tensors.size()));
       message.tensors.push_back(std::move(tensor));
@@ -255,10 +279,9 @@ void StandBys::find_holders(Job& job) {
   const CheckpointCommitted& round = *job.points.newest();
   for (uint32_t s = 0; s < at.crew.plan->stages.size(); ++s) {
     const std::vector<PeerId> holders = holders_of(s, round.step);
-    std::set<std::string_view> names;
-    for (const auto& tensor : at.crew.plan->stages[s].assignment->tensors) names.insert(tensor.key.name);
+    const OfStage of_stage(round, *at.crew.plan->stages[s].assignment);
     for (const auto& tensor : round.tensors)
-      if (names.contains(tensor.key.name))
+      if (of_stage.has(tensor.key))
         for (const PeerId& holder : holders) job.points.holders[tensor.sha256].insert(holder);
   }
 }

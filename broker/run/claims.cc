@@ -40,6 +40,10 @@ Status StageClaims::Tensors<Key>::check(const std::vector<proto::TensorReference
 
 StageClaims::StageClaims(const proto::AssignStage& assignment)
     : skips_steps_(assignment.training.may_skip()) {
+  if (assignment.local)
+    local_ = Local{InnerSteps(assignment.local->steps), assignment.seat.replica, assignment.after_step,
+                   assignment.skipped_steps};
+  const uint32_t replica = local_ ? assignment.seat.replica : 0;
   for (const proto::StageProgram& program : assignment.programs) {
     const dag::Graph& graph = *program.graph;
     Numbers numbers;
@@ -57,15 +61,55 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
     std::map<std::string_view, dag::ValueId> values;
     for (const dag::Initializer& initializer : graph.initializers())
       values.emplace(initializer.name, initializer.value);
-    for (const dag::StateKey& key : dag::trained_state(graph, assignment.training.optimizer))
-      if (const auto at = values.find(key.name); at != values.end()) state_.add(key, graph.spec(at->second));
+    for (dag::StateKey& key : dag::trained_state(graph, assignment.training.optimizer)) {
+      if (!is_weight(key.slot)) key.replica = replica;
+      if (const auto at = values.find(key.name); at != values.end())
+        state_.add(std::move(key), graph.spec(at->second));
+    }
+    if (local_) add_agreed(assignment, graph);
   }
+}
+
+// Nobody owes anything of a running statistic, or where nothing is lost.
+void StageClaims::add_agreed(const proto::AssignStage& assignment, const dag::Graph& graph) {
+  const replicas::ReplicaTerms& terms = assignment.local->steps.terms;
+  const bool has_momentum = terms.outer.type == replicas::OuterType::Nesterov;
+  const bool owes = terms.codec.kind != compress::Kind::Dense;
+  std::map<std::string_view, const proto::AgreedTensor*> agreed;
+  for (const proto::AgreedTensor& tensor : assignment.local->tensors) agreed.emplace(tensor.name, &tensor);
+  for (const dag::Initializer& initializer : graph.initializers()) {
+    const auto at = agreed.find(initializer.name);
+    if (at == agreed.end() || initializer.role == dag::InitializerRole::RunningStatistic) continue;
+    const auto add = [&](dag::StateSlot slot, uint32_t replica) {
+      dag::StateKey key = dag::of_initializer(initializer.name, slot);
+      key.replica = replica;
+      state_.add(std::move(key), graph.spec(initializer.value));
+    };
+    const uint32_t replica = assignment.seat.replica;
+    if (has_momentum) add(dag::StateSlot::OuterMomentum, 0);
+    if (owes) add(dag::StateSlot::Residue, replica);
+    if (owes && at->second->owner == replica) add(dag::StateSlot::ReturnResidue, 0);
+  }
+}
+
+// A replica that has no step to make in an inner one has made no update in it either.
+Status StageClaims::check_skipped(const proto::CheckpointReport& report) const {
+  uint64_t least = 0, steps = report.step;
+  if (local_) {
+    const auto idle = [&](uint64_t step) { return local_->inner.idle(local_->replica, step); };
+    const uint64_t made_none = idle(report.step) - std::min(idle(local_->after_step), idle(report.step));
+    least = local_->skipped_steps + made_none;
+    steps = report.step - std::min(report.step, local_->after_step + made_none);
+  }
+  if (report.skipped_steps < least || report.skipped_steps - least > (skips_steps_ ? steps : 0))
+    return wrong(std::to_string(report.skipped_steps) + " skipped steps, which cannot be");
+  return {};
 }
 
 Status StageClaims::check(const proto::CheckpointReport& report) const {
   if (report.failure) return {};
-  if (report.skipped_steps > (skips_steps_ ? report.step : 0))
-    return wrong(std::to_string(report.skipped_steps) + " skipped steps, which cannot be");
+  if (report.local) return wrong("what brokers alone say of a checkpoint");
+  WEFT_TRY_STATUS(check_skipped(report));
   return state_.check(
       report.tensors, [](const proto::TensorReference& tensor) -> const dag::StateKey& { return tensor.key; },
       [](const proto::TensorReference& tensor) { return to_string(tensor.key); });

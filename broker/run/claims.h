@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "broker/run/inner_steps.h"
 #include "proto/messages.h"
 
 namespace weft::broker {
@@ -19,7 +21,8 @@ class StageClaims {
  public:
   explicit StageClaims(const proto::AssignStage& assignment);
 
-  // Each tensor that the stage trains, once, of its type and shape, and no other.
+  // Each tensor that the stage trains, once, of its type and shape, and no other; of a replica with local
+  // steps also what is kept from agreement to agreement (replicas/agreement.h).
   Status check(const proto::CheckpointReport& report) const;
   // Losses from the stage that has the loss alone, one for each microbatch of the step; no sum of squares
   // below zero. What is not finite is not refused: it is a run that diverges.
@@ -48,7 +51,17 @@ class StageClaims {
     Status check(const std::vector<proto::TensorReference>& tensors, const auto& key_of,
                  const auto& name_of) const;
   };
+  void add_agreed(const proto::AssignStage& assignment, const dag::Graph& graph);
+  Status check_skipped(const proto::CheckpointReport& report) const;
+
   bool skips_steps_ = false;
+  // Of a replica with local steps, which may have made fewer updates than the numbers of its steps say.
+  struct Local {
+    InnerSteps inner;
+    uint32_t replica = 0;
+    uint64_t after_step = 0, skipped_steps = 0;  // as it began
+  };
+  std::optional<Local> local_{};
   Tensors<dag::StateKey> state_;
   Tensors<std::string> predictions_;
   Numbers training_, evaluation_;

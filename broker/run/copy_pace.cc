@@ -14,7 +14,8 @@ Duration uploads(double count, double each) {
 }  // namespace
 
 CopyPace::CopyPace(const PlannedRun& plan, const RunOptions& options)
-    : options_(options),
+    : inner_(plan),
+      options_(options),
       checkpoint_(plan.borders.checkpoint),
       largest_bytes_(largest_copied_bytes(plan)),
       copy_seconds_(slowest_copy_seconds(plan, options.copy_rate)),
@@ -84,14 +85,16 @@ double CopyPace::interval() const {
 }
 
 bool CopyPace::is_eager() const {
-  return interval() == 1 && !is_held_up_ && largest_bytes_ <= options_.eager_bytes_max;
+  return !inner_.are_local() && interval() == 1 && !is_held_up_ && largest_bytes_ <= options_.eager_bytes_max;
 }
 
 uint64_t CopyPace::steps_between() const {
   if (!options_.copies_state) return 0;
   const double steps = interval();
   if (checkpoint_.steps)
-    return steps >= static_cast<double>(*checkpoint_.steps) ? 0 : static_cast<uint64_t>(steps);
+    return steps * inner_.replicas() >= static_cast<double>(*checkpoint_.steps)
+               ? 0
+               : static_cast<uint64_t>(steps);
   // Where steps are long, checkpoints come as often as steps are granted, which is ahead by the window.
   const double checkpoints =
       std::max(seconds(checkpoint_.every.value_or(options_.checkpoint_every_default)) / step_seconds(),

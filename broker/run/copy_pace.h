@@ -1,12 +1,14 @@
 // How often a run copies its state: as often as its links carry a copy, which is measured, and no step slower
 // for it. With small stages every step has a copy and is committed only with it (eager); else there is one
-// every n steps, where n steps take as long as one upload. Pure: time is handed in.
+// every n steps, where n steps take as long as one upload. Replicas with local steps have a state to copy
+// only after they have agreed. Pure: time is handed in.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "base/units.h"
+#include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "broker/run/run_options.h"
 
@@ -47,6 +49,7 @@ class CopyPace {
   // How many steps an upload takes, at least one.
   double interval() const;
 
+  InnerSteps inner_;
   RunOptions options_;
   dag::CheckpointSpec checkpoint_;
   int64_t largest_bytes_;      // of a stage's state

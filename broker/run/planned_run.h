@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "proto/encoded.h"
@@ -23,6 +24,8 @@ struct PlannedRun : proto::RunTerms {
   bool serves() const { return !served.name.empty(); }
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const;
+  // For people: "stage 2", "stage 2, replica 3".
+  std::string name_of(uint32_t stage) const { return plan::to_string(stages[stage].assignment->seat); }
 };
 
 // Dense bytes over those on the wire, of what codecs carry in training; 0: nothing has one.

@@ -1,15 +1,20 @@
 #include "broker/run/round.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "broker/run/stalls.h"
 
 namespace weft::broker {
 
-void Round::begin(size_t stages) {
+void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
   made.assign(direct ? stages : 0, false);
   in.assign(stages, false);
+  replica_of = std::move(replicas);
+  const auto last = std::max_element(replica_of.begin(), replica_of.end());
+  skipped_steps.assign(last == replica_of.end() ? 1 : *last + size_t{1}, std::nullopt);
 }
 
 bool Round::is_whole() const { return is_made() && all_said(in); }
@@ -25,20 +30,36 @@ Result<std::optional<Error>> Round::take(Instant now, uint32_t stage, const prot
     if (!outlived) return fail(ErrorCode::InvalidArgument, what);
     failure = Error{ErrorCode::NotFound, what + ", or went with the broker that had them"};
   }
-  if (!failure && skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
+  std::optional<uint64_t>& skipped = skipped_steps[replica_of.empty() ? 0 : replica_of[stage]];
+  if (!failure && skipped.value_or(report.skipped_steps) != report.skipped_steps)
     failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
                                               " steps were skipped, another stage says " +
-                                              std::to_string(*skipped_steps)};
+                                              std::to_string(*skipped)};
   (direct ? made : in)[stage] = true;
   if (!failure) {
-    skipped_steps = report.skipped_steps;
-    tensors.insert(tensors.end(), report.tensors.begin(), report.tensors.end());
+    skipped = report.skipped_steps;
+    take_tensors(stage, report.tensors);
   }
   if (!direct)
     failed = failed || failure;
   else if (!failure && is_made())
     made_at = now;
   return failure;
+}
+
+// What replicas agree on each of them has.
+void Round::take_tensors(uint32_t stage, const std::vector<proto::TensorReference>& of_stage) {
+  if (replica_of.empty()) {
+    tensors.insert(tensors.end(), of_stage.begin(), of_stage.end());
+    return;
+  }
+  for (const proto::TensorReference& tensor : of_stage) {
+    const auto [at, is_new] = said.try_emplace(tensor.key, Said{stage, tensors.size()});
+    if (is_new)
+      tensors.push_back(tensor);
+    else if (tensors[at->second.index].sha256 != tensor.sha256 && !disagreement)
+      disagreement = Disagreement{at->second.stage, stage, tensor.key};
+  }
 }
 
 bool Round::drop() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -19,16 +20,29 @@ struct Round {
   bool gates = false;  // its step is committed only with it
   bool failed = false;
   bool direct = false;
-  bool outlived = false;     // a stage came back to it
-  std::vector<bool> made{};  // by stage: it has reported its part of a direct one
-  Instant ready_at{};        // every stage had done its step
-  Instant made_at{};         // every stage had made its part
-  std::vector<bool> in{};    // by stage
-  std::vector<proto::TensorReference> tensors{};
-  std::optional<uint64_t> skipped_steps{};  // as the stages say, which have to agree
+  bool outlived = false;                                 // a stage came back to it
+  std::vector<bool> made{};                              // by stage: it has reported its part of a direct one
+  Instant ready_at{};                                    // every stage had done its step
+  Instant made_at{};                                     // every stage had made its part
+  std::vector<bool> in{};                                // by stage
+  std::vector<proto::TensorReference> tensors{};         // each once
+  std::vector<std::optional<uint64_t>> skipped_steps{};  // by replica, as its stages say, which have to agree
+  std::vector<uint32_t> replica_of{};                    // by stage; empty: there is one replica
+  // Of several replicas, who said each tensor first, and where it is in `tensors`.
+  struct Said {
+    uint32_t stage = 0;
+    size_t index = 0;
+  };
+  std::map<dag::StateKey, Said> said{};
+  // A tensor that two replicas have agreed on, and of which their stages hold different bytes.
+  struct Disagreement {
+    uint32_t stage = 0, other = 0;
+    dag::StateKey key{};
+  };
+  std::optional<Disagreement> disagreement{};
 
-  // Nobody has said anything yet.
-  void begin(size_t stages);
+  // Nobody has said anything yet. `replicas`: as replica_of.
+  void begin(size_t stages, std::vector<uint32_t> replicas = {});
 
   bool is_whole() const;
   bool is_made() const;
@@ -44,6 +58,9 @@ struct Round {
                                     uint32_t blobs_missing);
   // It is not wanted any more; whether it can go at once.
   bool drop();
+
+ private:
+  void take_tensors(uint32_t stage, const std::vector<proto::TensorReference>& of_stage);
 };
 
 }  // namespace weft::broker

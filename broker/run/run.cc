@@ -21,6 +21,7 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
     : job_(job),
       version_(version),
       plan_(std::move(plan)),
+      inner_(*plan_),
       claims_(claims_of(*plan_)),
       steps_(plan_, begin.after_step, begin.recorded),
       rounds_(job, plan_, begin, options),
@@ -116,7 +117,7 @@ void Run::complete_rounds(Instant now, RunEffects& out) {
   for (WholeSnapshot& whole : completed.whole) {
     proto::JobEvent event;
     event.kind = JobEventKind::Checkpoint;
-    event.step = whole.snapshot.step;
+    event.step = whole.snapshot.made();
     const bool is_said = whole.is_durable;
     out.push_back(std::move(whole));
     if (is_said) out.push_back(SayEvent{std::move(event)});
@@ -142,16 +143,16 @@ void Run::end_if_done(RunEffects& out) {
     ended_ = true;
     proto::JobEvent event;
     event.kind = JobEventKind::Result;
-    event.step = committed_step();
+    event.step = inner_.made(committed_step());
     event.metrics = metrics();
     event.samples = training() ? 0 : plan_->forward_samples;
     out.push_back(SayEvent{std::move(event)});
-    out.push_back(Finished{committed_step()});
+    out.push_back(Finished{inner_.made(committed_step())});
   } else if (commands_.are_stopped() &&
              (!training() || (rounds_.has_last(granted_step(), moving_) &&
                               committed_step() == granted_step() && !comparison_.is_under_way()))) {
     ended_ = true;
-    out.push_back(Stopped{committed_step()});
+    out.push_back(Stopped{inner_.made(committed_step())});
   }
 }
 
@@ -161,8 +162,9 @@ RunEffects Run::on_tick(Instant now) {
   if (rounds_.take_retry(now) && (commands_.are_stopped() || steps_.all_granted()))
     commands_.write_last_snapshot(now, moving_, out);
   if (const auto step = rounds_.unfetched(now))
-    give_up_direct(now, {ErrorCode::Timeout, "nobody has fetched that of step " + std::to_string(*step)},
-                   out);
+    give_up_direct(
+        now, {ErrorCode::Timeout, "nobody has fetched that of step " + std::to_string(inner_.made(*step))},
+        out);
   if (ended_ || commands_.are_stopped() || !rounds_.ask_for_checkpoint(now, granted_step())) return out;
   // An evaluation goes first: one may always be ahead.
   if (!forward_.is_active()) commands_.write_snapshot_if_due(now, out);

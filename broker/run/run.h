@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "broker/run/claims.h"
+#include "broker/run/inner_steps.h"
 #include "broker/run/repeats.h"
 #include "broker/run/run_commands.h"
 #include "broker/run/run_compare.h"
@@ -87,10 +88,12 @@ class Run {
   bool training() const { return steps() != 0; }
   // Then there are no commands, and it ends only when it is asked to stop.
   bool serves() const { return plan_->serves(); }
+  // As commands and reports count them: where replicas make local steps, inner steps.
+  const InnerSteps& inner() const { return inner_; }
   uint64_t steps() const { return plan_->training.steps; }
   uint64_t committed_step() const { return steps_.committed(); }
   uint64_t granted_step() const { return steps_.granted(); }
-  uint64_t evaluated_step() const { return forward_.evaluated(); }
+  uint64_t evaluated_step() const { return forward_.evaluated(); }  // of the run, as in events
   const std::map<std::string, double>& metrics() const { return forward_.metrics(); }
   double last_loss() const { return steps_.last_loss(); }
   double samples_per_second() const { return steps_.samples_per_second(); }
@@ -126,6 +129,7 @@ class Run {
   proto::JobNumber job_;
   proto::PlanVersion version_;
   std::shared_ptr<const PlannedRun> plan_;
+  InnerSteps inner_;
   std::vector<StageClaims> claims_;  // by stage
   Steps steps_;
   Rounds rounds_;

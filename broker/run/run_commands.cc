@@ -12,6 +12,7 @@ using proto::CommandKind;
 uint64_t next_border(const PlannedRun& plan, uint64_t granted, std::optional<uint64_t> next_copy) {
   const dag::Borders& borders = plan.borders;
   uint64_t border = plan.training.steps;
+  if (const InnerSteps inner(plan); inner.are_local()) return std::min(border, inner.next_whole(granted + 1));
   const auto multiple_after = [&](uint64_t every) { return (granted / every + 1) * every; };
   if (borders.evaluate_every != 0 && plan.forward_microbatches != 0)
     border = std::min(border, multiple_after(borders.evaluate_every));
@@ -22,7 +23,7 @@ uint64_t next_border(const PlannedRun& plan, uint64_t granted, std::optional<uin
 
 Commands::Commands(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
                    const RunOptions& options, Parts parts)
-    : plan_(std::move(plan)), options_(options), parts_(parts), script_(job, version) {}
+    : plan_(std::move(plan)), inner_(*plan_), options_(options), parts_(parts), script_(job, version) {}
 
 void Commands::resume(const std::vector<Command>& recorded) {
   const Command last = recorded.empty() ? Command{} : recorded.back();
@@ -100,11 +101,18 @@ void Commands::write_snapshot_if_due(Instant now, RunEffects& out) {
 }
 
 void Commands::write_last_snapshot(Instant now, bool moving, RunEffects& out) {
+  grant_until_whole(now, parts_.steps.granted(), out);
   const uint64_t granted = parts_.steps.granted();
   const Rounds::Last needed = parts_.rounds.last_needed(granted, moving);
   if (needed == Rounds::Last::IsWritten) return;
-  if (needed == Rounds::Last::AfterAnother) grant(now, granted + 1, out);
+  if (needed == Rounds::Last::AfterAnother) grant_until_whole(now, granted + 1, out);
   write_checkpoint(now, out);
+}
+
+// As far as replicas agree again, from that step on.
+void Commands::grant_until_whole(Instant now, uint64_t step, RunEffects& out) {
+  const uint64_t whole = inner_.next_whole(step);
+  if (whole > parts_.steps.granted()) grant(now, whole, out);
 }
 
 void Commands::write_comparison_if_due(Instant now, RunEffects& out) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "broker/run/inner_steps.h"
 #include "broker/run/run_compare.h"
 #include "broker/run/run_effects.h"
 #include "broker/run/run_forward.h"
@@ -22,7 +23,8 @@
 namespace weft::broker {
 
 // The first step after the last granted one at which something else than the next step happens: an
-// evaluation, a snapshot, the end. `next_copy`: as Rounds says.
+// evaluation, a snapshot, the end. `next_copy`: as Rounds says. Where replicas make local steps: at which
+// something else may happen, as they have agreed.
 uint64_t next_border(const PlannedRun& plan, uint64_t granted, std::optional<uint64_t> next_copy);
 
 class Commands {
@@ -69,9 +71,11 @@ class Commands {
   void write(proto::Command command, RunEffects& out);
   void grant(Instant now, uint64_t step, RunEffects& out);
   void write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out);
+  void grant_until_whole(Instant now, uint64_t step, RunEffects& out);
   void write_comparison_if_due(Instant now, RunEffects& out);
 
   std::shared_ptr<const PlannedRun> plan_;
+  InnerSteps inner_;
   RunOptions options_;
   Parts parts_;
   Script script_;

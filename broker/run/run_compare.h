@@ -1,7 +1,8 @@
 // What compressed links do to what is learned: now and then the stages run one microbatch over dense links
 // and over the codecs, without update, and report losses and sums of squares of gradients
 // (proto::CommandKind::Compare). Of dense d and compressed c the sums are those of d, d + c and c, so that
-// d . c follows without that anybody holds both. Pure: time is handed in.
+// d . c follows without that anybody holds both. There is none where replicas make local steps. Pure: time is
+// handed in.
 #pragma once
 
 #include <array>

@@ -25,7 +25,7 @@ struct SayEvent {
 };
 // A step that the event log holds already: it was done again, after the run had gone back.
 struct RepeatedStep {
-  uint64_t step = 0;
+  uint64_t step = 0;  // of the run
   double loss = 0;
 };
 // All of it is there, and its step is committed: the run can go back to it.
@@ -43,7 +43,7 @@ struct DirectCopiesFailed {
 // A stage could not upload its part; the run goes on and tries again later.
 struct UploadFailed {
   uint32_t stage = 0;
-  uint64_t step = 0;
+  uint64_t step = 0;  // of the run
   Error error{};
 };
 struct TakenPrediction {
@@ -61,18 +61,24 @@ struct Divergence {
   // It may be finite when it is done again, by somebody else; false: it was skipped, as so many before it.
   bool may_pass = true;
 };
+// Stages of two replicas have agreed on a tensor, and hold other bytes of it: the run ends by it.
+struct Disagreement {
+  uint64_t step = 0;  // of the run
+  uint32_t stage = 0, other = 0;
+  std::string tensor{};
+};
 // The last checkpoint is of the last step, or all predictions are there.
 struct Finished {
-  uint64_t step = 0;
+  uint64_t step = 0;  // of the run
 };
 // As asked, after a snapshot.
 struct Stopped {
-  uint64_t step = 0;
+  uint64_t step = 0;  // of the run
 };
 
-using RunEffect =
-    std::variant<IssueCommand, TellStage, SayEvent, RepeatedStep, WholeSnapshot, DirectCopyChanged,
-                 DirectCopiesFailed, UploadFailed, TakenPrediction, Compared, Divergence, Finished, Stopped>;
+using RunEffect = std::variant<IssueCommand, TellStage, SayEvent, RepeatedStep, WholeSnapshot,
+                               DirectCopyChanged, DirectCopiesFailed, UploadFailed, TakenPrediction, Compared,
+                               Divergence, Disagreement, Finished, Stopped>;
 using RunEffects = std::vector<RunEffect>;
 
 }  // namespace weft::broker

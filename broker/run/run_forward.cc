@@ -9,14 +9,18 @@ namespace weft::broker {
 using proto::CommandKind;
 
 ForwardPass::ForwardPass(std::shared_ptr<const PlannedRun> plan, const RunBegin& begin, uint32_t chunk)
-    : plan_(std::move(plan)), chunk_(chunk), evaluated_(begin.evaluated), metrics_(begin.metrics) {
+    : plan_(std::move(plan)),
+      inner_(*plan_),
+      chunk_(chunk),
+      evaluated_(begin.evaluated),
+      metrics_(begin.metrics) {
   if (!trains()) begin_prediction(begin);
 }
 
 bool ForwardPass::is_due(uint64_t step) const {
-  if (plan_->forward_microbatches == 0 || step <= evaluated_) return false;
+  if (plan_->forward_microbatches == 0 || inner_.made(step) <= evaluated_) return false;
   const uint64_t every = plan_->borders.evaluate_every;
-  return step == plan_->training.steps || (every != 0 && step % every == 0);
+  return step == plan_->training.steps || (every != 0 && inner_.is_due(every, step));
 }
 
 void ForwardPass::begin_evaluation(uint64_t step) {
@@ -45,7 +49,7 @@ void ForwardPass::begin_prediction(const RunBegin& begin) {
 }
 
 void ForwardPass::resume(const proto::Command& command) {
-  if (command.kind == CommandKind::Evaluate && command.step > evaluated_) {
+  if (command.kind == CommandKind::Evaluate && inner_.made(command.step) > evaluated_) {
     if (!is_active_ || step_ != command.step) begin_evaluation(command.step);
   } else if (command.kind != CommandKind::Predict) {
     return;
@@ -66,7 +70,7 @@ std::optional<proto::Command> ForwardPass::next() {
 }
 
 bool ForwardPass::is_settled(const proto::Command& command) const {
-  if (command.kind == CommandKind::Evaluate) return command.step <= evaluated_;
+  if (command.kind == CommandKind::Evaluate) return inner_.made(command.step) <= evaluated_;
   return command.first_microbatch + command.microbatches <= reported_;
 }
 
@@ -122,7 +126,7 @@ std::optional<proto::JobEvent> ForwardPass::finish(uint64_t committed) {
   if (plan_->accuracy) metrics_["accuracy"] = sums.accuracy();
   proto::JobEvent event;
   event.kind = proto::JobEventKind::Evaluation;
-  event.step = evaluated_ = step_;
+  event.step = evaluated_ = inner_.made(step_);
   event.samples = samples;
   event.metrics = metrics_;
   is_active_ = false;
@@ -156,7 +160,7 @@ Status ForwardPass::check() const {
   if (reported_ > commanded_) return broken("microbatches are there that were not asked for");
   if (commanded_ > plan_->forward_microbatches)
     return broken("more microbatches are asked for than there are");
-  if (is_active_ && trains() && step_ <= evaluated_) return broken("a step is evaluated twice");
+  if (is_active_ && trains() && inner_.made(step_) <= evaluated_) return broken("a step is evaluated twice");
   for (uint32_t m = 0; m < reported_ && is_active_ && trains(); ++m)
     if (!loss_[m * plan_->loss_terms.count()]) return broken("a microbatch without loss counts as there");
   return {};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "broker/run/run_options.h"
 
@@ -43,7 +44,7 @@ class ForwardPass {
   bool is_active() const { return is_active_; }
   bool is_complete() const { return reported_ == plan_->forward_microbatches; }
   bool is_settled(const proto::Command& command) const;  // REQUIRES: of an evaluation or prediction
-  uint64_t evaluated() const { return evaluated_; }      // the step of the last evaluation
+  uint64_t evaluated() const { return evaluated_; }      // the step of the run of the last evaluation
   const std::map<std::string, double>& metrics() const { return metrics_; }
 
   // Its invariants. Internal: which one does not hold.
@@ -55,8 +56,9 @@ class ForwardPass {
   uint64_t samples_of(uint32_t microbatch) const;
 
   std::shared_ptr<const PlannedRun> plan_;
+  InnerSteps inner_;
   uint32_t chunk_;
-  uint64_t evaluated_;
+  uint64_t evaluated_;  // step of the run
   std::map<std::string, double> metrics_;
   bool is_active_ = false;
   uint64_t step_ = 0;                                  // of the evaluation

@@ -37,13 +37,18 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Chec
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
-  WEFT_TRY(const Rounds::Part part, rounds_.on_report(now, stage, report, blobs_missing));
+  WEFT_TRY(Rounds::Part part, rounds_.on_report(now, stage, report, blobs_missing));
+  if (part.disagreement) {
+    ended_ = true;
+    out.push_back(std::move(*part.disagreement));
+    return out;
+  }
   if (part.is_direct && part.failure) {
     give_up_direct(now, *part.failure, out);
     return out;
   }
   last_progress_ = now;
-  if (part.failure) out.push_back(UploadFailed{stage, report.step, *part.failure});
+  if (part.failure) out.push_back(UploadFailed{stage, inner_.made(report.step), *part.failure});
   if (!part.is_direct || part.is_dropped)
     continue_run(now, out);
   else if (part.is_complete)

@@ -14,6 +14,7 @@ Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, con
                const RunOptions& options)
     : job_(job),
       plan_(std::move(plan)),
+      inner_(*plan_),
       options_(options),
       pace_(*plan_, options),
       checkpointed_(begin.checkpointed),
@@ -40,7 +41,10 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
 }
 
 Round& Rounds::add(Round round) {
-  round.begin(plan_->stages.size());
+  std::vector<uint32_t> replicas;
+  for (const PlannedStage& stage : plan_->stages)
+    if (inner_.are_local()) replicas.push_back(inner_.replica_of(stage.assignment->seat));
+  round.begin(plan_->stages.size(), std::move(replicas));
   return rounds_.emplace_back(std::move(round));
 }
 
@@ -55,9 +59,9 @@ std::optional<uint64_t> Rounds::next_copy(uint64_t granted) const {
 }
 
 std::optional<Rounds::Kind> Rounds::due(uint64_t granted) const {
-  if (granted <= written_.step) return std::nullopt;
+  if (granted <= written_.step || !inner_.is_whole(granted)) return std::nullopt;
   const auto& every = plan_->borders.checkpoint.steps;
-  if (checkpoint_due_ || (every && granted % *every == 0) || granted == plan_->training.steps)
+  if (checkpoint_due_ || (every && inner_.is_due(*every, granted)) || granted == plan_->training.steps)
     return Kind::Checkpoint;
   const auto next = next_copy(granted);
   return next && granted >= *next ? std::optional(Kind::Copy) : std::nullopt;
@@ -130,6 +134,9 @@ Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto:
   Round& round = *asked(stage, report.step);
   WEFT_TRY(std::optional<Error> failure, round.take(now, stage, report, blobs_missing));
   Part part{.is_direct = round.direct, .failure = std::move(failure)};
+  if (const auto& found = round.disagreement)
+    part.disagreement =
+        Disagreement{inner_.made(round.step), found->stage, found->other, to_string(found->key)};
   if (!round.direct && round.is_whole())
     pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
   if (round.direct && !part.failure && round.is_made()) {
@@ -165,8 +172,13 @@ void Rounds::on_step_done(Instant now, uint64_t step, double took) {
   pace_.on_step_copied(now, static_cast<size_t>(waiting));
 }
 
-CheckpointCommitted Rounds::taken_from(const Round& round) const {
-  return {job_, round.step, round.tensors, round.skipped_steps.value_or(0)};
+CheckpointCommitted Rounds::taken_from(Round round) const {
+  CheckpointCommitted taken{job_, round.step, std::move(round.tensors),
+                            round.skipped_steps.front().value_or(0)};
+  if (!inner_.are_local()) return taken;
+  taken.local.emplace().steps = inner_.made(round.step);
+  for (const auto& skipped : round.skipped_steps) taken.local->skipped_steps.push_back(skipped.value_or(0));
+  return taken;
 }
 
 Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving) {
@@ -191,9 +203,8 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
     recovery_ = keep_from_ = round.step;
     recovery_is_direct_ = round.direct;
     if (round.durable) checkpointed_ = round.step;
-    completed.whole.push_back({{job_, round.step, std::move(round.tensors), round.skipped_steps.value_or(0)},
-                               round.durable,
-                               round.direct});
+    const bool durable = round.durable, direct = round.direct;
+    completed.whole.push_back({taken_from(std::move(round)), durable, direct});
   }
   return completed;
 }

@@ -4,7 +4,9 @@
 // step is committed it is what the run goes back to if a peer is lost. There is at most one for a step. At
 // most one waits behind the one under way, unless every step has one (copy_pace.h). Where peers stand by for
 // all stages, copies that no commit waits for go to these directly: stages report them as soon as they are
-// made, and a part is in when a peer has fetched it. Pure.
+// made, and a part is in when a peer has fetched it. Of replicas with local
+// steps there are some only after they have agreed; what they agree on must be the same with all of them.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "broker/run/copy_pace.h"
+#include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "broker/run/round.h"
 #include "broker/run/run_effects.h"
@@ -69,6 +72,7 @@ class Rounds {
     std::optional<Error> failure{};
     bool is_complete = false;  // every stage has made its part of a direct one,
     bool is_dropped = false;   // which is not wanted any more
+    std::optional<Disagreement> disagreement{};
   };
   // `blobs_missing`: of the report's tensors, how many the broker has not, which a direct copy may. REQUIRES:
   // is_asked(). InvalidArgument: the stage breaks the protocol.
@@ -124,10 +128,11 @@ class Rounds {
  private:
   Round& add(Round round);
   Round* asked(uint32_t stage, uint64_t step);
-  CheckpointCommitted taken_from(const Round& round) const;
+  CheckpointCommitted taken_from(Round round) const;
 
   proto::JobNumber job_;
   std::shared_ptr<const PlannedRun> plan_;
+  InnerSteps inner_;
   RunOptions options_;
   CopyPace pace_;
   std::deque<Round> rounds_;

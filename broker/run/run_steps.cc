@@ -25,8 +25,14 @@ std::optional<std::string> not_finite(const proto::StepReport& report) {
 }  // namespace
 
 Steps::Steps(std::shared_ptr<const PlannedRun> plan, uint64_t after_step, uint64_t recorded)
-    : plan_(std::move(plan)), granted_(after_step), committed_(after_step), recorded_(recorded) {
+    : plan_(std::move(plan)),
+      inner_(*plan_),
+      granted_(after_step),
+      committed_(after_step),
+      recorded_(recorded),
+      skipped_in_a_row_(inner_.replicas(), 0) {
   for (const PlannedStage& stage : plan_->stages) {
+    replica_of_.push_back(inner_.replica_of(stage.assignment->seat));
     proto::StageStatus& status = stages_.emplace_back();
     status.seat = stage.assignment->seat;
     status.peer = stage.peer;
@@ -55,8 +61,9 @@ Status Steps::take_squares(uint32_t stage, const StageClaims& claims, const prot
                                                 " squares for " + std::to_string(parameters.size()) +
                                                 " parameters");
   WEFT_TRY_STATUS(claims.check_losses(report, plan_->microbatches));
-  if (!report.losses.empty()) step.losses = report.losses;
-  for (size_t p = 0; p < parameters.size(); ++p) step.squares[parameters[p]] = report.squares[p];
+  OwnStep& own = *step.own[replica_of_[stage]];
+  if (!report.losses.empty()) own.losses = report.losses;
+  for (size_t p = 0; p < parameters.size(); ++p) own.squares[parameters[p]] = report.squares[p];
   step.squares_in[stage] = true;
   return {};
 }
@@ -70,8 +77,8 @@ Status Steps::check_ledger(uint32_t stage, const proto::StepReport& report, InPr
                                                   " microbatches of " + std::to_string(plan_->microbatches));
     const dag::TrainingSpec& training = plan_->training;
     for (uint32_t m = 0; m < positions.size(); ++m) {
-      const uint64_t expected =
-          (report.step - 1) * training.batch_size + uint64_t{m} * training.microbatch_size;
+      const uint64_t expected = (step.own[replica_of_[stage]]->number - 1) * training.batch_size +
+                                uint64_t{m} * training.microbatch_size;
       if (positions[m] != expected)
         return fail(ErrorCode::InvalidArgument, "microbatch " + std::to_string(m) + " began with sample " +
                                                     std::to_string(positions[m]) +
@@ -86,44 +93,77 @@ Status Steps::check_ledger(uint32_t stage, const proto::StepReport& report, InPr
   return {};
 }
 
-void Steps::decide(uint64_t number, InProgress& step, Heard& heard) const {
+bool Steps::have_all_said(uint32_t replica, const std::vector<bool>& said) const {
+  for (uint32_t s = 0; s < said.size(); ++s)
+    if (replica_of_[s] == replica && !said[s]) return false;
+  return true;
+}
+
+void Steps::decide(uint64_t number, uint32_t replica, InProgress& step, Heard& heard) const {
+  OwnStep& own = *step.own[replica];
   double sum = 0, losses = 0;
-  for (const double square : step.squares) sum += square;  // in parameter order, at this one place
-  for (const double loss : step.losses) losses += loss;
-  step.norm = std::sqrt(sum) / plan_->microbatches;
-  const bool is_finite = std::isfinite(step.norm) && std::isfinite(losses) && !step.statistics_diverged;
-  step.skip = plan_->training.is_empty(number) || (plan_->training.skips_diverged() && !is_finite);
-  step.is_decided = true;
+  for (const double square : own.squares) sum += square;  // in parameter order, at this one place
+  for (const double loss : own.losses) losses += loss;
+  own.norm = std::sqrt(sum) / plan_->microbatches;
+  const bool is_finite = std::isfinite(own.norm) && std::isfinite(losses) && !own.statistics_diverged;
+  own.skip = plan_->training.is_empty(own.number) || (plan_->training.skips_diverged() && !is_finite);
+  own.is_decided = true;
   if (!plan_->training.decides_together()) return;
-  heard.decision = Decision{number, step.norm, step.skip};
+  heard.decision = Decision{number, own.norm, own.skip};
   for (uint32_t s = 0; s < stages_.size(); ++s)
-    if (!step.updated[s]) heard.tell.push_back(s);
+    if (replica_of_[s] == replica && !step.updated[s]) heard.tell.push_back(s);
 }
 
 Steps::InProgress& Steps::in_progress(uint64_t step) {
   InProgress& at = steps_[step];
-  if (at.updated.empty()) {
-    at.updated.assign(stages_.size(), false);
-    at.squares_in = at.positions_in = at.updated;
-    at.squares.assign(plan_->parameter_count, 0.0);
+  if (!at.updated.empty()) return at;
+  at.updated.assign(stages_.size(), false);
+  at.squares_in = at.positions_in = at.updated;
+  for (uint32_t replica = 0; replica < inner_.replicas(); ++replica) {
+    auto& own = at.own.emplace_back();
+    if (const auto place = inner_.own(replica, step))
+      own = OwnStep{.number = place->step,
+                    .scheduled = place->scheduled,
+                    .squares = std::vector<double>(plan_->parameter_count, 0.0)};
   }
   return at;
+}
+
+// For people.
+std::string Steps::name_of(const OwnStep& own, uint32_t replica) const {
+  return "step " + std::to_string(own.number) +
+         (inner_.are_local() ? " of replica " + std::to_string(replica + 1) : "");
 }
 
 // The first time that a stage says what came out.
 Status Steps::hear_numbers(uint32_t stage, const StageClaims& claims, const proto::StepReport& report,
                            InProgress& step, Heard& heard) const {
   WEFT_TRY_STATUS(take_squares(stage, claims, report, step));
+  const uint32_t replica = replica_of_[stage];
+  OwnStep& own = *step.own[replica];
   // Before it is decided, and before any snapshot with this step is whole.
   if (const auto what = not_finite(report);
-      what && !plan_->training.skips_diverged() && !plan_->training.is_empty(report.step)) {
+      what && !plan_->training.skips_diverged() && !plan_->training.is_empty(own.number)) {
     heard.divergence = Divergence{report.step, stage,
                                   plan::to_string(plan_->stages[stage].assignment->seat) + ", step " +
-                                      std::to_string(report.step) + ": " + *what};
+                                      std::to_string(own.number) + ": " + *what};
     return {};
   }
-  step.statistics_diverged |= report.statistics_diverged;
-  if (all_said(step.squares_in)) decide(report.step, step, heard);
+  own.statistics_diverged |= report.statistics_diverged;
+  if (have_all_said(replica, step.squares_in)) decide(report.step, replica, step, heard);
+  return {};
+}
+
+Status Steps::hear_first(uint32_t stage, const StageClaims& claims, const proto::StepReport& report,
+                         InProgress& step, Heard& heard) const {
+  if (step.own[replica_of_[stage]]) {
+    WEFT_TRY_STATUS(check_ledger(stage, report, step));
+    return step.squares_in[stage] ? Status{} : hear_numbers(stage, claims, report, step, heard);
+  }
+  if (!report.updated || report.statistics_diverged || !report.losses.empty() || !report.squares.empty() ||
+      !report.sample_positions.empty())
+    return fail(ErrorCode::InvalidArgument, "it has numbers of a step that its replica does not make");
+  step.squares_in[stage] = true;
   return {};
 }
 
@@ -141,13 +181,12 @@ Result<Steps::Heard> Steps::on_report(Instant now, uint32_t stage, const StageCl
   }
   if (report.step != status.step + 1 || report.step > granted_) return wrong("it is not the step's turn");
   InProgress& step = in_progress(report.step);
-  if (const Status ledger = check_ledger(stage, report, step); !ledger) return wrong(ledger.error().message);
-  if (!step.squares_in[stage])
-    if (const Status taken = hear_numbers(stage, claims, report, step, heard); !taken)
-      return wrong(taken.error().message);
+  if (const Status taken = hear_first(stage, claims, report, step, heard); !taken)
+    return wrong(taken.error().message);
   if (heard.divergence || !report.updated) return heard;
+  const std::optional<OwnStep>& own = step.own[replica_of_[stage]];
   // One that came back may have had the norm from the broker before it was restarted.
-  if (plan_->training.decides_together() && !step.is_decided && !may_repeat)
+  if (plan_->training.decides_together() && own && !own->is_decided && !may_repeat)
     return wrong("it updated before the norm was known");
   step.updated[stage] = heard.is_updated = true;
   status.step = report.step;
@@ -176,45 +215,66 @@ std::optional<uint64_t> Steps::next_done() const {
   return number == committed_ + 1 && all_said(step.updated) ? std::optional(number) : std::nullopt;
 }
 
-proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double loss, double elapsed) const {
+// The mean of what the replicas say that learnt from it, or, where none did, of all that made a step.
+proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double elapsed) const {
   const dag::TrainingSpec& training = plan_->training;
+  double losses = 0, norms = 0, skipped_norms = 0;
+  uint32_t made = 0, skipped = 0;
+  for (const auto& own : step.own) {
+    if (!own) continue;
+    ++made;
+    skipped += own->skip ? 1 : 0;
+    (own->skip ? skipped_norms : norms) += own->norm;
+    double sum = 0;
+    for (const double value : own->losses) sum += value;
+    if (!own->skip) losses += sum / plan_->microbatches;
+  }
+  const uint64_t scheduled = step.own.front() ? step.own.front()->scheduled : number;
   proto::JobEvent event;
   event.kind = proto::JobEventKind::Step;
-  event.step = number;
-  event.loss = loss;
+  event.step = inner_.made(number);
+  event.skipped = skipped == made;
+  event.loss = event.skipped ? std::numeric_limits<double>::quiet_NaN() : losses / (made - skipped);
   event.learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
-                                                     number, training.steps);
+                                                     scheduled, inner_.in_all());
   event.seconds = elapsed;
-  event.samples_per_second = elapsed > 0 ? training.batch_size / elapsed : 0;
-  event.gradient_norm = step.norm;
-  event.samples = number * training.batch_size;
-  event.skipped = step.skip;
+  event.samples_per_second =
+      elapsed > 0 ? static_cast<double>(uint64_t{training.batch_size} * made) / elapsed : 0;
+  event.gradient_norm = event.skipped ? skipped_norms / std::max(made, 1u) : norms / (made - skipped);
+  event.samples = event.step * training.batch_size;
   return event;
+}
+
+// What is too many in a row, if anything is. Empty steps say nothing of divergence.
+std::optional<std::string> Steps::count_skips(const InProgress& step) {
+  std::optional<std::string> what;
+  for (uint32_t replica = 0; replica < step.own.size(); ++replica) {
+    const auto& own = step.own[replica];
+    if (!own || plan_->training.is_empty(own->number)) continue;
+    uint64_t& in_a_row = skipped_in_a_row_[replica];
+    in_a_row = own->skip ? in_a_row + 1 : 0;
+    if (in_a_row == dag::kSkippedInARowMax && !what)
+      what = name_of(*own, replica) + " is the " + std::to_string(in_a_row) + "th in a row that is skipped";
+  }
+  return what;
 }
 
 Steps::Committed Steps::commit(Instant now) {
   WEFT_CHECK(next_done().has_value());
   const uint64_t number = committed_ = steps_.begin()->first;
   const InProgress& step = steps_.begin()->second;
-  double loss = 0;
-  for (const double value : step.losses) loss += value;
-  loss = step.skip ? std::numeric_limits<double>::quiet_NaN() : loss / plan_->microbatches;
-  if (!step.skip) last_loss_ = loss;
-  const bool is_empty = plan_->training.is_empty(number);  // which says nothing of divergence
-  if (!is_empty) skipped_in_a_row_ = step.skip ? skipped_in_a_row_ + 1 : 0;
   const double elapsed = seconds(now - last_commit_);
   last_commit_ = now;
   // Shown to people: smoothed, because commits come in bunches.
   commit_seconds_ = commit_seconds_ == 0 ? elapsed : 0.95 * commit_seconds_ + 0.05 * elapsed;
-  Committed committed{.event = event_of(number, step, loss, elapsed), .is_repeat = number <= recorded_};
-  recorded_ = std::max(recorded_, number);
+  Committed committed{.event = event_of(number, step, elapsed)};
+  if (!committed.event.skipped) last_loss_ = committed.event.loss;
+  committed.is_repeat = committed.event.step <= recorded_;
+  recorded_ = std::max(recorded_, committed.event.step);
+  if (auto what = count_skips(step))
+    committed.divergence = Divergence{number, std::nullopt, std::move(*what), /*may_pass=*/false};
   steps_.erase(steps_.begin());
   granted_at_.erase(granted_at_.begin(), granted_at_.lower_bound(number));
-  if (skipped_in_a_row_ == dag::kSkippedInARowMax && !is_empty)
-    committed.divergence = Divergence{number, std::nullopt,
-                                      "step " + std::to_string(number) + " is the " +
-                                          std::to_string(skipped_in_a_row_) + "th in a row that is skipped",
-                                      /*may_pass=*/false};
   return committed;
 }
 
@@ -222,16 +282,23 @@ std::vector<Steps::Decision> Steps::decisions_for(uint32_t stage) const {
   std::vector<Decision> decisions;
   if (!plan_->training.decides_together()) return decisions;
   for (const auto& [number, step] : steps_)
-    if (step.is_decided && !step.updated[stage]) decisions.push_back({number, step.norm, step.skip});
+    if (const auto& own = step.own[replica_of_[stage]]; own && own->is_decided && !step.updated[stage])
+      decisions.push_back({number, own->norm, own->skip});
   return decisions;
 }
 
+// A step after which replicas are to agree each of them may lack from any other.
 MissingReports Steps::missing_reports() const {
   if (steps_.empty() || steps_.begin()->first != committed_ + 1) return {};
-  const InProgress& step = steps_.begin()->second;
+  const auto& [number, step] = *steps_.begin();
   const bool together = plan_->training.decides_together();
-  return together && !step.is_decided ? missing_reports_of(step.squares_in, false)
-                                      : missing_reports_of(step.updated, together);
+  const bool is_open =
+      std::any_of(step.own.begin(), step.own.end(), [](const auto& own) { return own && !own->is_decided; });
+  if (together && is_open) return missing_reports_of(step.squares_in, false);
+  const bool is_mutual = inner_.are_local() && inner_.is_whole(number);
+  MissingReports missing = missing_reports_of(step.updated, together && !is_mutual);
+  missing.is_mutual = is_mutual;
+  return missing;
 }
 
 Status Steps::check() const {
@@ -246,8 +313,9 @@ Status Steps::check() const {
       if (step.updated[s] != (stages_[s].step >= number))
         return broken("of stage " + std::to_string(s + 1) + " it is not clear whether it has done " +
                       std::to_string(number));
-    if (step.is_decided && !all_said(step.squares_in))
-      return broken(std::to_string(number) + " was decided by some of its stages");
+    for (uint32_t replica = 0; replica < step.own.size(); ++replica)
+      if (step.own[replica] && step.own[replica]->is_decided && !have_all_said(replica, step.squares_in))
+        return broken(std::to_string(number) + " was decided by some of its stages");
   }
   for (const proto::StageStatus& stage : stages_)
     if (stage.step < committed_ || stage.step > granted_)

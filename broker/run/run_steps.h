@@ -4,6 +4,9 @@
 // Where the norm of a step's gradient is needed, or steps that are not finite are skipped, stages say what
 // came out before they update and are told what to do: all of them the same. What they are told follows from
 // what they said alone, so that a broker that was restarted, to which they say it again, tells them the same.
+//
+// Of replicas that make local steps each has a step of its own in an inner one, and decides it alone
+// (inner_steps.h). All of it is committed together, and what is said of it is steps of the run.
 // Pure: what a commit waits for beside the reports of a step its caller knows.
 #pragma once
 
@@ -15,6 +18,7 @@
 #include <vector>
 
 #include "broker/run/claims.h"
+#include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "broker/run/run_effects.h"
 #include "broker/run/stalls.h"
@@ -23,7 +27,7 @@ namespace weft::broker {
 
 class Steps {
  public:
-  // `recorded`: the event log has steps up to there.
+  // `recorded`: the event log has steps of the run up to there.
   Steps(std::shared_ptr<const PlannedRun> plan, uint64_t after_step, uint64_t recorded);
 
   void start(Instant now) { last_commit_ = last_updated_ = now; }
@@ -35,7 +39,7 @@ class Steps {
   // The next step does not begin before.
   void hold_up_until(Instant now) { last_updated_ = now; }
 
-  // What all stages do with a step's gradient.
+  // What all stages of a replica do with a step's gradient.
   struct Decision {
     uint64_t step = 0;
     double norm = 0;
@@ -76,7 +80,8 @@ class Steps {
   bool all_granted() const { return granted_ == plan_->training.steps; }
   double last_loss() const { return last_loss_; }  // that was finite
   double samples_per_second() const {
-    return commit_seconds_ > 0 ? plan_->training.batch_size / commit_seconds_ : 0;
+    const double samples = uint64_t{plan_->training.batch_size} * inner_.replicas();
+    return commit_seconds_ > 0 ? samples / commit_seconds_ : 0;
   }
   const std::vector<proto::StageStatus>& stages() const { return stages_; }
 
@@ -84,14 +89,20 @@ class Steps {
   Status check() const;
 
  private:
-  struct InProgress {
-    std::vector<bool> squares_in, updated, positions_in;  // by stage
-    std::vector<double> losses;
-    std::vector<double> squares;       // by parameter of the whole graph
+  // A replica's own step.
+  struct OwnStep {
+    uint64_t number = 0;     // of the run
+    uint64_t scheduled = 0;  // where the schedule of the learning rate is read
+    std::vector<double> losses{};
+    std::vector<double> squares{};     // by parameter of the whole graph
     bool statistics_diverged = false;  // some stage's
     bool is_decided = false;
     double norm = 0;
     bool skip = false;
+  };
+  struct InProgress {
+    std::vector<bool> squares_in, updated, positions_in;  // by stage
+    std::vector<std::optional<OwnStep>> own{};            // by replica; nothing: it makes none
   };
   InProgress& in_progress(uint64_t step);
   Status take_squares(uint32_t stage, const StageClaims& claims, const proto::StepReport& report,
@@ -99,16 +110,24 @@ class Steps {
   Status check_ledger(uint32_t stage, const proto::StepReport& report, InProgress& step) const;
   Status hear_numbers(uint32_t stage, const StageClaims& claims, const proto::StepReport& report,
                       InProgress& step, Heard& heard) const;
-  void decide(uint64_t number, InProgress& step, Heard& heard) const;
+  Status hear_first(uint32_t stage, const StageClaims& claims, const proto::StepReport& report,
+                    InProgress& step, Heard& heard) const;
+  bool have_all_said(uint32_t replica, const std::vector<bool>& said) const;
+  void decide(uint64_t number, uint32_t replica, InProgress& step, Heard& heard) const;
+  std::string name_of(const OwnStep& own, uint32_t replica) const;
+  std::optional<std::string> count_skips(const InProgress& step);
   double seconds_of(uint64_t number, Instant now);
-  proto::JobEvent event_of(uint64_t number, const InProgress& step, double loss, double elapsed) const;
+  proto::JobEvent event_of(uint64_t number, const InProgress& step, double elapsed) const;
 
   std::shared_ptr<const PlannedRun> plan_;
-  uint64_t granted_, committed_, recorded_;
+  InnerSteps inner_;
+  std::vector<uint32_t> replica_of_;  // by stage
+  uint64_t granted_, committed_;
+  uint64_t recorded_;                       // of the run
   std::map<uint64_t, InProgress> steps_;    // not committed, of which something was said
   std::map<uint64_t, Instant> granted_at_;  // by the step that a grant ends with
   std::vector<proto::StageStatus> stages_;
-  uint64_t skipped_in_a_row_ = 0;  // up to the last committed one
+  std::vector<uint64_t> skipped_in_a_row_;  // by replica, up to the last committed one
   double last_loss_ = 0;
   double commit_seconds_ = 0;  // between the commits of steps, smoothed
   Instant last_commit_{}, last_updated_{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace weft::broker {
 
@@ -19,6 +20,21 @@ MissingReports missing_reports_of(const std::vector<bool>& said, bool is_own) {
     if (!said[s]) missing.stages.push_back(s);
   return missing;
 }
+
+namespace {
+using Stages = std::span<const StalledStage>;
+// The neighbours in a stage's pipeline.
+std::optional<uint32_t> stage_behind(Stages stages, uint32_t stage) {
+  for (uint32_t s = stage + 1; s < stages.size(); ++s)
+    if (stages[s].replica == stages[stage].replica) return s;
+  return std::nullopt;
+}
+std::optional<uint32_t> stage_before(Stages stages, uint32_t stage) {
+  for (uint32_t s = stage; s-- > 0;)
+    if (stages[s].replica == stages[stage].replica) return s;
+  return std::nullopt;
+}
+}  // namespace
 
 Suspects suspects_of(const MissingReports& missing, std::span<const StalledStage> stages,
                      const StallMarks& marks) {
@@ -43,15 +59,19 @@ Suspects suspects_of(const MissingReports& missing, std::span<const StalledStage
   if (!is_partial)
     for (uint32_t s = 1; s < all; ++s)
       if (stages[s].segments < stages[at].segments) at = s;
+  const auto behind = stage_behind(stages, at), before = stage_before(stages, at);
   suspect(at, kAtTheEdge);
-  if (at + 1 < all) suspect(at + 1, kAtTheEdge);
+  if (behind) suspect(*behind, kAtTheEdge);
   if (!is_partial) {
-    if (at > 0) suspect(at - 1, kAtTheEdge);
+    if (before) suspect(*before, kAtTheEdge);
     for (uint32_t s = 0; s < all; ++s)
-      if (s + 1 < at || s > at + 1) suspect(s, kElsewhere);
+      if (s != at && s != behind && s != before) suspect(s, kElsewhere);
+  } else if (missing.is_mutual) {
+    for (const uint32_t stage : missing.stages)
+      if (stage != at && stage != behind) suspect(stage, kAtTheEdge);
   }
   // The first may lack a gradient; one behind it that others went past has only kept silent.
-  suspects.certain = is_partial && missing.stages.size() == 1 && at > 0 ? 1 : 0;
+  suspects.certain = is_partial && !missing.is_mutual && missing.stages.size() == 1 && before ? 1 : 0;
   std::stable_sort(suspects.stages.begin() + static_cast<long>(suspects.certain), suspects.stages.end(),
                    [&](uint32_t a, uint32_t b) { return marks_of(a) > marks_of(b); });
   return suspects;

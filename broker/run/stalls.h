@@ -24,6 +24,8 @@ struct MissingReports {
   // Each owes what it could have said without the others, as its part of a snapshot; else it may lack what
   // another should have sent.
   bool is_own = false;
+  // Any of them may lack what any other should have sent: replicas are to agree.
+  bool is_mutual = false;
 };
 
 bool all_said(const std::vector<bool>& said);
@@ -33,6 +35,7 @@ MissingReports missing_reports_of(const std::vector<bool>& said, bool is_own);
 struct StalledStage {
   PeerId peer;
   uint64_t segments = 0;  // that it says to have computed
+  uint32_t replica = 0;   // whose pipeline it is a stage of; its stages are in order
 };
 
 using StallMarks = std::map<PeerId, uint32_t>;

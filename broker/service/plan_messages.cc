@@ -44,13 +44,13 @@ Status send_question(FramePipe& pipe, const StartPlanning& request, const PlanTa
   WEFT_TRY_STATUS(pipe.send(proto::encode_question(question)));
   WEFT_TRY_STATUS(pipe.send(proto::bytes_of(request.submission).bytes));
   if (!request.checkpoint) return {};
-  return pipe.send(
-      proto::encode(proto::CheckpointReport{.run = request.job,
-                                            .plan_version = request.plan_version,
-                                            .step = request.checkpoint->step,
-                                            .tensors = request.checkpoint->tensors,
-                                            .failure = {},
-                                            .skipped_steps = request.checkpoint->skipped_steps}));
+  return pipe.send(proto::encode(proto::CheckpointReport{.run = request.job,
+                                                         .plan_version = request.plan_version,
+                                                         .step = request.checkpoint->step,
+                                                         .tensors = request.checkpoint->tensors,
+                                                         .failure = {},
+                                                         .skipped_steps = request.checkpoint->skipped_steps,
+                                                         .local = request.checkpoint->local}));
 }
 
 Result<ReceivedQuestion> receive_question(FramePipe& pipe) {
@@ -71,7 +71,8 @@ Result<ReceivedQuestion> receive_question(FramePipe& pipe) {
     received.request.checkpoint = CheckpointCommitted{.job = question.job,
                                                       .step = report.step,
                                                       .tensors = std::move(report.tensors),
-                                                      .skipped_steps = report.skipped_steps};
+                                                      .skipped_steps = report.skipped_steps,
+                                                      .local = std::move(report.local)};
   }
   return received;
 }

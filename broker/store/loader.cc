@@ -133,8 +133,8 @@ Status Loader::checkpoints() {
                         WEFT_TRY(StoredJob * job, job_of(row));
                         WEFT_TRY(proto::CheckpointReport report,
                                  decoded<proto::CheckpointReport>(database_, row, 1));
-                        job->checkpoints.push_back(
-                            {job->last.job, report.step, std::move(report.tensors), report.skipped_steps});
+                        job->checkpoints.push_back({job->last.job, report.step, std::move(report.tensors),
+                                                    report.skipped_steps, std::move(report.local)});
                         return {};
                       });
 }

@@ -158,7 +158,8 @@ Status OutcomeRows::write(const CheckpointCommitted& record) {
                                                        .plan_version = 0,
                                                        .step = record.step,
                                                        .tensors = record.tensors,
-                                                       .skipped_steps = record.skipped_steps}));
+                                                       .skipped_steps = record.skipped_steps,
+                                                       .local = record.local}));
   WEFT_TRY_STATUS(insert_checkpoint_.bind(record.job).bind(report).run());
   return done(trim_checkpoints_.bind(record.job));
 }

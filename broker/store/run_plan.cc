@@ -1,5 +1,7 @@
 #include "broker/store/run_plan.h"
 
+#include <algorithm>
+
 namespace weft::broker {
 
 proto::RunPlan to_message(const PlannedRun& run) {
@@ -8,9 +10,25 @@ proto::RunPlan to_message(const PlannedRun& run) {
   return plan;
 }
 
+namespace {
+// Every stage was told the same of its steps as the run.
+bool are_of_one_run(const proto::RunTerms& terms,
+                    const std::vector<proto::Encoded<proto::AssignStage>>& assignments) {
+  return std::all_of(assignments.begin(), assignments.end(), [&](const auto& assignment) {
+    const auto& local = assignment->local;
+    return local.has_value() == terms.local_steps.has_value() &&
+           (!local ||
+            (local->steps == *terms.local_steps && assignment->training.steps == terms.training.steps &&
+             assignment->after_step == assignments.front()->after_step));
+  });
+}
+}  // namespace
+
 std::shared_ptr<const PlannedRun> from_message(proto::RunPlan plan,
                                                std::vector<proto::Encoded<proto::AssignStage>> assignments) {
-  if (assignments.empty() || assignments.size() != plan.stages.size()) return nullptr;
+  if (assignments.empty() || assignments.size() != plan.stages.size() ||
+      !are_of_one_run(plan.terms, assignments))
+    return nullptr;
   auto run = std::make_shared<PlannedRun>(PlannedRun{std::move(plan.terms), {}});
   const dag::TrainingSpec lengths = std::exchange(run->training, assignments.front()->training);
   run->training.steps = lengths.steps;

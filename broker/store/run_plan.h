@@ -11,7 +11,7 @@
 namespace weft::broker {
 
 proto::RunPlan to_message(const PlannedRun& run);  // REQUIRES: a stage
-// As many assignments as the plan has stages, at least one: else nullptr.
+// As many assignments as the plan has stages, at least one, that say the same of local steps: else nullptr.
 std::shared_ptr<const PlannedRun> from_message(proto::RunPlan plan,
                                                std::vector<proto::Encoded<proto::AssignStage>> assignments);
 

@@ -77,12 +77,24 @@ Status get(const wire::StepReport& from, StepReport& to) {
   return read.status();
 }
 
+void put(const LocalPoint& from, wire::LocalPoint& to) {
+  to.set_steps(from.steps);
+  put_plain(from.skipped_steps, *to.mutable_skipped_steps());
+}
+Status get(const wire::LocalPoint& from, LocalPoint& to) {
+  Reader read("LocalPoint");
+  to.steps = from.steps();
+  read.numbers(from.skipped_steps(), to.skipped_steps, replicas::kReplicasMax, "skipped_steps");
+  return read.status();
+}
+
 void put(const CheckpointReport& from, wire::CheckpointReport& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
   to.set_step(from.step);
   put_list(from.tensors, *to.mutable_tensors());
   to.set_skipped_steps(from.skipped_steps);
+  if (from.local) put(*from.local, *to.mutable_local());
   if (!from.failure) return;
   to.set_failure_code(put_enum<wire::ErrorCode>(from.failure->code));
   to.set_failure_message(put_text(from.failure->message));
@@ -95,6 +107,9 @@ Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
   to.skipped_steps = from.skipped_steps();
   read.require(to.skipped_steps <= to.step, "skipped_steps", "more than there were steps");
+  if (from.has_local()) read.part(from.local(), to.local.emplace(), "local");
+  for (const uint64_t skipped : to.local ? to.local->skipped_steps : std::vector<uint64_t>{})
+    read.require(skipped <= to.step, "local", "more skipped steps than there were");
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
     read.error_code(from.failure_code(), to.failure->code, "failure_code");

@@ -58,6 +58,8 @@ Status get(const wire::AgreedTensor& from, AgreedTensor& to);
 void put(const LocalTerms& from, wire::LocalTerms& to);
 Status get(const wire::LocalTerms& from, LocalTerms& to);
 Status check_local(const AssignStage& stage);  // what it says of them, beside the rest
+void put(const LocalPoint& from, wire::LocalPoint& to);
+Status get(const wire::LocalPoint& from, LocalPoint& to);
 void put(const ServeDraft& from, wire::ServeDraft& to);
 Status get(const wire::ServeDraft& from, ServeDraft& to);
 void put(const ServeProgram& from, wire::ServeProgram& to);

@@ -61,6 +61,7 @@ class RunFixture final {
     hear(run.go_on(now));
   }
   void on(const Divergence& e) { diverged_by = e; }
+  void on(const Disagreement& e) { disagreed_on = e; }
   void on(const Finished&) { is_finished = true; }
   void on(const Stopped& e) { stopped_after = e.step; }
 
@@ -115,6 +116,7 @@ class RunFixture final {
   bool is_finished = false;
   std::optional<uint64_t> stopped_after;
   std::optional<Divergence> diverged_by;
+  std::optional<Disagreement> disagreed_on;
   int direct_changes = 0;
   std::vector<uint64_t> direct_rounds;
   std::optional<std::string> direct_failure;

@@ -280,6 +280,8 @@ class Maker {
   void fill(CheckpointReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
     to.skipped_steps = to.step / 2;
+    if (chance())
+      to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
     if (chance()) return;
     fill(to.failure.emplace().message);
     pick(to.failure->code, kErrorCodeLast);

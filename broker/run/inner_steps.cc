@@ -1,0 +1,51 @@
+#include "broker/run/inner_steps.h"
+
+#include <algorithm>
+
+namespace weft::broker {
+
+uint64_t InnerSteps::clamped(uint64_t inner) const {
+  return std::clamp(inner, local_->begun_after, last_inner_step(*local_));
+}
+
+uint64_t InnerSteps::made(uint64_t inner) const {
+  return local_ && inner >= local_->begun_after ? steps_after(*local_, clamped(inner)) : inner;
+}
+
+std::optional<replicas::OwnStep> InnerSteps::own(uint32_t replica, uint64_t inner) const {
+  if (!local_) return replicas::OwnStep{.step = inner, .scheduled = inner};
+  if (replica >= replicas() || inner <= local_->begun_after || inner > last_inner_step(*local_))
+    return std::nullopt;
+  return own_step(*local_, replica, inner);
+}
+
+uint32_t InnerSteps::makers(uint64_t inner) const {
+  return inner == 0 ? 0 : local_ ? static_cast<uint32_t>(made(inner) - made(inner - 1)) : 1;
+}
+
+// In the last round alone some have fewer than others.
+uint64_t InnerSteps::idle(uint32_t replica, uint64_t inner) const {
+  if (!local_ || replica >= replicas() || inner <= local_->begun_after) return 0;
+  const uint64_t last = last_inner_step(*local_);
+  const replicas::OuterRound round = round_of(*local_, last);
+  const uint64_t begin = last - *std::max_element(round.steps.begin(), round.steps.end());
+  const uint64_t own_until = begin + round.steps[replica], until = std::min(inner, last);
+  return until > own_until ? until - own_until : 0;
+}
+
+bool InnerSteps::is_whole(uint64_t inner) const {
+  return !local_ || inner <= local_->begun_after || agrees_after(*local_, clamped(inner));
+}
+
+uint64_t InnerSteps::next_whole(uint64_t inner) const {
+  return local_ && inner > local_->begun_after ? next_agreement(*local_, clamped(inner)) : inner;
+}
+
+bool InnerSteps::is_due(uint64_t every, uint64_t inner) const {
+  if (!local_) return inner % every == 0;
+  if (inner <= local_->begun_after || !is_whole(inner)) return false;
+  const uint64_t before = round_of(*local_, clamped(inner)).steps_before;
+  return made(inner) / every > before / every;
+}
+
+}  // namespace weft::broker

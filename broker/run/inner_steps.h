@@ -1,0 +1,53 @@
+// How the commands and reports of a run count steps, and how people do. Where replicas make local steps, the
+// former are inner steps (replicas/local_steps.h): in each of them every replica makes a step of its own, as
+// long as it has one. People see steps of the run, which are those of all replicas together. Of any other run
+// the two are the same, and there is one replica. Pure; every function is total.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "plan/seat.h"
+#include "proto/run_plan.h"
+#include "replicas/local_steps.h"
+
+namespace weft::broker {
+
+class InnerSteps {
+ public:
+  explicit InnerSteps(const proto::RunTerms& terms)
+      : local_(terms.local_steps), last_(terms.training.steps) {}
+  explicit InnerSteps(const replicas::LocalSteps& local) : local_(local), last_(last_inner_step(local)) {}
+
+  bool are_local() const { return local_.has_value(); }
+  uint32_t replicas() const { return local_ ? local_->terms.count : 1; }
+  uint32_t replica_of(const plan::Seat& seat) const {
+    return local_ ? std::min(seat.replica, replicas() - 1) : 0;
+  }
+  // Steps of the run, in all and up to an inner one.
+  uint64_t in_all() const { return local_ ? local_->steps : last_; }
+  uint64_t made(uint64_t inner) const;
+  // The step that the replica makes in it, of the run; nothing: it has none.
+  std::optional<replicas::OwnStep> own(uint32_t replica, uint64_t inner) const;
+  // How many replicas make a step in it.
+  uint32_t makers(uint64_t inner) const;
+  // Up to it, how often the replica had none to make.
+  uint64_t idle(uint32_t replica, uint64_t inner) const;
+
+  // Whether the state after it is that of a run: not while replicas have yet to agree.
+  bool is_whole(uint64_t inner) const;
+  // The first one of which it is, from `inner` on.
+  uint64_t next_whole(uint64_t inner) const;
+  // Whether what is due every so many steps of the run is due after it: at the first whole state from there
+  // on.
+  bool is_due(uint64_t every, uint64_t inner) const;
+
+ private:
+  uint64_t clamped(uint64_t inner) const;
+
+  std::optional<replicas::LocalSteps> local_;
+  uint64_t last_;  // inner step
+};
+
+}  // namespace weft::broker
