@@ -144,12 +144,14 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
           local, {{s, weight_of(s), owner_of_stage(shape, s), std::vector<uint32_t>(shape.replicas, s)}}};
       const dag::TensorSpec spec{dag::DType::F32, dag::Shape({4})};
       for (const dag::StateKey& key : keys_of(stage->seat, owner_of_stage(shape, s))) {
-        if (saved == nullptr && !is_weight(key.slot)) continue;
         proto::TensorReference tensor{key, spec, local_digest(key, 0)};
-        const auto at = saved == nullptr ? decltype(saved->tensors.begin()){}
-                                         : std::find_if(saved->tensors.begin(), saved->tensors.end(),
-                                                        [&](const auto& one) { return one.key == key; });
-        if (saved != nullptr && at != saved->tensors.end()) tensor.sha256 = at->sha256;
+        bool is_there = is_weight(key.slot);
+        for (const auto& kept : saved != nullptr ? saved->tensors : decltype(saved->tensors){})
+          if (kept.key == key) {
+            tensor = kept;
+            is_there = true;
+          }
+        if (!is_there) continue;
         stage->tensors.push_back(std::move(tensor));
       }
       const bool is_last = s + 1 == shape.stages;
