@@ -11,6 +11,7 @@
 #include "cli/plan_report.h"
 #include "cli/plan_serving.h"
 #include "plan/microbatch.h"
+#include "train/plan_request.h"
 
 namespace weft::cli {
 namespace {
@@ -63,6 +64,17 @@ Status write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
+Result<Duration> predicted_step(const PlanOptions& options, const PlannedJob& job,
+                                const PlanCluster& cluster) {
+  const plan::PlanRequest request = request_of(options, job, cluster);
+  if (const auto replicas = train::replicas_request(job.job, request)) {
+    WEFT_TRY(const auto plan, plan::make_replicas_plan(*replicas));
+    return plan.predicted_step;
+  }
+  WEFT_TRY(const auto plan, plan::make_plan(request));
+  return plan.predicted_step;
+}
+
 // Where the job leaves the size of a microbatch open, the fastest. The cluster without what the job excludes.
 Result<PlannedJob> open_job(const PlanOptions& options, PlanCluster& cluster) {
   WEFT_TRY(const auto sizes, parse_sizes(options.sizes));
@@ -79,9 +91,8 @@ Result<PlannedJob> open_job(const PlanOptions& options, PlanCluster& cluster) {
   WEFT_TRY(const auto choice, plan::choose_microbatch_size(
                                   microbatch_sizes, job.job.batch_size, [&](uint32_t size) -> Result<double> {
                                     WEFT_TRY(const PlannedJob sized, open(size));
-                                    WEFT_TRY(const auto plan,
-                                             plan::make_plan(request_of(options, sized, cluster)));
-                                    return 1 / sized.samples_per_second(seconds(plan.predicted_step));
+                                    WEFT_TRY(const Duration step, predicted_step(options, sized, cluster));
+                                    return 1 / sized.samples_per_second(seconds(step));
                                   }));
   WEFT_TRY(job, open(choice.size));
   job.notes.push_back(choice.why);
@@ -98,6 +109,19 @@ Result<int> run_serving(const PlanOptions& options, const configs::Job& job) {
   return kExitOk;
 }
 
+Result<int> run_replicas(const PlanOptions& options, const PlannedJob& job, const PlanCluster& cluster,
+                         plan::ReplicasRequest request) {
+  if (options.compare || !options.html.empty())
+    return fail(job.job.error(ErrorCode::Unsupported, "sync",
+                              "--compare and --html speak of one pipeline, and these replicas are each one "
+                              "of their own"));
+  request.compares = true;
+  WEFT_TRY(const plan::ReplicasPlan plan, plan::make_replicas_plan(request));
+  const ReplicasShown shown{&job, &cluster, &plan};
+  options.json() ? print_event(json_replicas(shown)) : put(text_replicas(shown, options.verbose));
+  return kExitOk;
+}
+
 Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY_STATUS(check_html(options.html));
   WEFT_TRY(const auto serves, find_serving_job(options.job, options.sets));
@@ -107,6 +131,8 @@ Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY(const auto said, look_at_data(job));
   job.notes.insert(job.notes.end(), said.begin(), said.end());
   const plan::PlanRequest request = request_of(options, job, cluster);
+  if (const auto replicas = train::replicas_request(job.job, request))
+    return run_replicas(options, job, cluster, *replicas);
   std::optional<Comparison> comparison;
   std::optional<plan::Plan> plan;
   if (options.compare) {

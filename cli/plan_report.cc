@@ -137,6 +137,47 @@ std::string sends_of(const PlanShown& shown, uint32_t s) {
   return text.empty() ? "nothing" : text;
 }
 
+Row stage_columns() {
+  return {"STAGE", "DEVICE",  "REGION",   "OPS",  "PARAMETERS",        "MEMORY",
+          "OF",    "FORWARD", "BACKWARD", "BUSY", "SENDS A MICROBATCH"};
+}
+
+Row stage_row(const PlanShown& shown, uint32_t s) {
+  const plan::StagePlan& stage = shown.plan->stages[s];
+  const plan::DeviceView& device = device_of(shown, stage);
+  return {std::to_string(s + 1),
+          printable(device.name),
+          printable(device.region),
+          std::to_string(shown.stages[s].ops),
+          format_count(shown.stages[s].parameters),
+          plan::show(stage.memory),
+          plan::show(device.memory),
+          plan::show(stage.forward),
+          plan::show(stage.backward) +
+              (stage.recomputes ? ", " + plan::show(stage.repeated) + " of it forward again" : ""),
+          percent(busy_share(shown, stage)),
+          sends_of(shown, s)};
+}
+
+std::vector<PlanShown> each_replica(const ReplicasShown& shown) {
+  std::vector<PlanShown> each;
+  for (const plan::Plan& plan : shown.plan->replicas)
+    each.push_back({shown.job, shown.cluster, &plan, stage_facts(shown.job->graph, plan)});
+  return each;
+}
+
+double samples_per_second(const ReplicasShown& shown) {
+  const auto count = static_cast<double>(shown.plan->replicas.size());
+  return count * shown.job->samples_per_second(seconds(shown.plan->predicted_step));
+}
+
+Money money_of_all(const ReplicasShown& shown) {
+  plan::Plan all;
+  for (const plan::Plan& plan : shown.plan->replicas)
+    all.stages.insert(all.stages.end(), plan.stages.begin(), plan.stages.end());
+  return money_of(*shown.cluster, all);
+}
+
 std::string optional_rate(std::optional<double> rate) {
   return rate ? format_rate(*rate) : std::string("none");
 }
@@ -207,6 +248,29 @@ std::string json_plan(const PlanShown& shown) {
        {"lines", std::move(lines)}});
 }
 
+std::string json_replicas(const ReplicasShown& shown) {
+  Json stages = Json::array(), lines = Json::array();
+  const std::vector<PlanShown> each = each_replica(shown);
+  for (uint32_t r = 0; r < each.size(); ++r)
+    for (uint32_t s = 0; s < each[r].plan->stages.size(); ++s) {
+      stages.push_back(json_stage(each[r], s));
+      stages.back()["replica"] = r;
+    }
+  for (const auto* some : {&shown.plan->explanation, &shown.job->notes, &shown.cluster->notes})
+    for (const std::string& line : *some) lines.push_back(line);
+  const auto slowest =
+      std::max_element(shown.plan->replicas.begin(), shown.plan->replicas.end(),
+                       [](const auto& a, const auto& b) { return a.predicted_step < b.predicted_step; });
+  return dump({{"event", "plan"},
+               {"job", shown.job->name},
+               {"stages", std::move(stages)},
+               {"predicted_step_seconds", seconds(shown.plan->predicted_step)},
+               {"predicted_samples_per_second", samples_per_second(shown)},
+               {"critical_path", json_critical_path(*slowest)},
+               {"money", json_money(money_of_all(shown), samples_per_second(shown))},
+               {"lines", std::move(lines)}});
+}
+
 std::string json_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison) {
   Json rows = Json::array();
   for (const StrategyOutcome& row : comparison.strategies) rows.push_back(json_row(job, cluster, row));
@@ -225,22 +289,37 @@ std::string text_plan(const PlanShown& shown, bool verbose) {
   for (const std::string& line : plan_lines(shown.plan->explanation, verbose)) text += printable(line) + "\n";
   for (const auto* notes : {&shown.job->notes, &shown.cluster->notes})
     for (const std::string& note : *notes) text += "note: " + printable(note) + "\n";
-  std::vector<Row> rows = {{"STAGE", "DEVICE", "REGION", "OPS", "PARAMETERS", "MEMORY", "OF", "FORWARD",
-                            "BACKWARD", "BUSY", "SENDS A MICROBATCH"}};
-  for (uint32_t s = 0; s < shown.plan->stages.size(); ++s) {
-    const plan::StagePlan& stage = shown.plan->stages[s];
-    const plan::DeviceView& device = device_of(shown, stage);
-    rows.push_back({std::to_string(s + 1), printable(device.name), printable(device.region),
-                    std::to_string(shown.stages[s].ops), format_count(shown.stages[s].parameters),
-                    plan::show(stage.memory), plan::show(device.memory), plan::show(stage.forward),
-                    plan::show(stage.backward) +
-                        (stage.recomputes ? ", " + plan::show(stage.repeated) + " of it forward again" : ""),
-                    percent(busy_share(shown, stage)), sends_of(shown, s)});
-  }
+  std::vector<Row> rows = {stage_columns()};
+  for (uint32_t s = 0; s < shown.plan->stages.size(); ++s) rows.push_back(stage_row(shown, s));
   text += "\n" + text_table(rows, 3) + "\n" + prediction_line(shown) + "\n";
   if (!verbose) text += "critical path: " + plan::describe(shown.plan->critical) + "\n";
   const double rate = shown.job->samples_per_second(seconds(shown.plan->predicted_step));
   const std::string money = money_line(money_of(*shown.cluster, *shown.plan), rate);
+  return money.empty() ? text : text + "devices: " + money + "\n";
+}
+
+std::string text_replicas(const ReplicasShown& shown, bool verbose) {
+  std::string text;
+  for (const std::string& line : plan_lines(shown.plan->explanation, verbose)) text += printable(line) + "\n";
+  for (const auto* notes : {&shown.job->notes, &shown.cluster->notes})
+    for (const std::string& note : *notes) text += "note: " + printable(note) + "\n";
+  std::vector<Row> rows;
+  const auto add = [&](const std::string& first, Row row) {
+    row.insert(row.begin(), first);
+    rows.push_back(std::move(row));
+  };
+  add("REPLICA", stage_columns());
+  const std::vector<PlanShown> each = each_replica(shown);
+  for (uint32_t r = 0; r < each.size(); ++r)
+    for (uint32_t s = 0; s < each[r].plan->stages.size(); ++s)
+      add(std::to_string(r + 1), stage_row(each[r], s));
+  const configs::Job& job = shown.job->job;
+  const double rate = samples_per_second(shown);
+  text += "\n" + text_table(rows, 4) + "\n" +
+          fmt::format("predicted: a step of each of {} {} ({} x {} samples) takes {}, {} of all\n",
+                      each.size(), each.size() == 1 ? "replica" : "replicas", shown.job->microbatches,
+                      job.microbatch_size, plan::show(shown.plan->predicted_step), format_rate(rate));
+  const std::string money = money_line(money_of_all(shown), rate);
   return money.empty() ? text : text + "devices: " + money + "\n";
 }
 

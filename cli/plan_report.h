@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/plan_outcome.h"
+#include "plan/replicas.h"
 
 namespace weft::cli {
 
@@ -22,6 +23,16 @@ std::string json_comparison(const PlannedJob& job, const PlanCluster& cluster, c
 
 std::string text_plan(const PlanShown& shown, bool verbose);
 std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison);
+
+// Of replicas that make local steps: the same, all their stages, each with its `replica`; the critical path
+// is the slowest one's. A step is one of each.
+struct ReplicasShown {
+  const PlannedJob* job = nullptr;
+  const PlanCluster* cluster = nullptr;
+  const plan::ReplicasPlan* plan = nullptr;
+};
+std::string json_replicas(const ReplicasShown& shown);
+std::string text_replicas(const ReplicasShown& shown, bool verbose);
 
 // Columns as wide as their widest cell; the first `left` of them to the left, others to the right.
 std::string text_table(const std::vector<std::vector<std::string>>& rows, size_t left);

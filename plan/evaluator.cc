@@ -123,8 +123,9 @@ bool Evaluator::measure(CandidatePlan& candidate) {
     const DeviceView& device = devices_[candidate.proposal.devices[stage]];
     on.push_back({device.rates, device.device_class, device.threads, candidate.recomputes[stage]});
   }
-  auto pipeline = make_pipeline(model_, candidate.stage_of_op, on,
-                                {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
+  auto pipeline = make_pipeline(
+      model_, candidate.stage_of_op, on,
+      {request_.microbatches, request_.optimizer_slots, request_.gradient_sums, request_.agreed_slots});
   if (!pipeline && !candidate.proposal.moved.empty()) return false;  // classes may wait for each other
   WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
   candidate.pipeline = std::move(*pipeline);

@@ -338,8 +338,8 @@ class PipelineBuilder {
         add(stage_of_op_[producer(initializer.value)], initializer.value, 1, 1);
     for (const auto& output : graph_.outputs())
       if (output.role == OutputRole::Gradient)
-        add(stage_of_op_[producer(output.value)], output.value,
-            options_.gradient_sums + options_.optimizer_slots, options_.optimizer_slots);
+        add(stage_of_op_[producer(output.value)], output.value, options_.gradient_sums + lasting_slots(),
+            lasting_slots());
     std::vector<uint64_t> copies;
     for (uint32_t i = 0; i < graph_.ops().size(); ++i)
       for (const ValueId input : graph_.ops()[i].inputs)
@@ -351,6 +351,8 @@ class PipelineBuilder {
       add(static_cast<uint32_t>(copy), ValueId{static_cast<uint32_t>(copy >> 32)}, 1, 0);
     return persistent;
   }
+
+  uint32_t lasting_slots() const { return options_.optimizer_slots + options_.agreed_slots; }
 
   // The widest kernel's scratch.
   std::vector<int64_t> workspace_bytes() const {
@@ -366,8 +368,7 @@ class PipelineBuilder {
 
   void add_memory() {
     const std::vector<int64_t> persistent = persistent_bytes(), workspace = workspace_bytes();
-    const std::vector<Bytes> copied =
-        dag::copied_bytes(graph_, options_.optimizer_slots, stage_of_op_, stages_);
+    const std::vector<Bytes> copied = dag::copied_bytes(graph_, lasting_slots(), stage_of_op_, stages_);
     std::vector<Peaks> peaks(stages_);
     for (const ClassWork& work : work_) add_peaks(work, cut_, devices_, peaks);
     const auto with_gaps = [](int64_t bytes) { return bytes + bytes / 5; };

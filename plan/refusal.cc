@@ -40,7 +40,7 @@ Status check_request(const PlanRequest& request) {
   if (!request.graph || request.graph->ops().empty()) return bad("a graph with ops");
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
-  if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
+  if (request.optimizer_slots > 8 || request.agreed_slots > 8) return bad("at most eight optimizer slots");
   if (!(request.owner_share_max > 0) || request.owner_share_max > 1)
     return bad("a share of the parameters above 0 and up to 1");
   for (const Pin& pin : request.pins)
@@ -86,7 +86,8 @@ Error why_nothing_fits(const Evaluator& evaluator) {
   Bytes all;
   for (const DeviceView& device : devices) all += device.memory;
   const auto& held = model.held_before;
-  const Bytes state{held.parameters.back() * (1 + int64_t{request.optimizer_slots}) + held.other.back()};
+  const Bytes state{held.parameters.back() * (1 + int64_t{request.optimizer_slots} + request.agreed_slots) +
+                    held.other.back()};
   const Bytes persistent{2 * state.value - held.fixed.back() +
                          held.parameters.back() * request.gradient_sums};
   std::string names;

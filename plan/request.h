@@ -29,8 +29,10 @@ struct PlanRequest {
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
   uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
-  bool clips_norm = false;           // a step's updates wait until all its gradients are known
-  bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
+  // Likewise, for what replicas with local steps keep to agree: it lasts, and no update reads it.
+  uint32_t agreed_slots = 0;
+  bool clips_norm = false;  // a step's updates wait until all its gradients are known
+  bool evaluates = false;   // another program runs on the same weights: a microbatch of its own
   // Copies of the state are made between steps, at most at so many bytes a second of an uplink (0: without
   // limit); nothing: none.
   std::optional<uint64_t> copies{};

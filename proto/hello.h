@@ -46,6 +46,9 @@ inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
 // whose job a stage is of; brokers say in HelloAck what time it is there, and where they see the other side, take
 // a job that begins at a checkpoint, and remove a job that has ended.
 inline constexpr uint32_t kProtocolMinorOfBeginnings = 13;
+// The first whose peers make local steps beside those of other replicas, and agree with them; others get no
+// stage of a job whose replicas do.
+inline constexpr uint32_t kProtocolMinorOfLocalSteps = 14;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;

@@ -7,11 +7,36 @@
 
 namespace weft::train {
 
+namespace {
+
+// Beside a parameter: what was agreed last, the outer momentum, what a replica owes, and the mean's owner.
+uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
+  if (!terms.are_local()) return 0;
+  return 1 + (terms.outer.type == replicas::OuterType::Nesterov ? 1 : 0) +
+         (terms.codec.kind == compress::Kind::Dense ? 0 : 2);
+}
+
+}  // namespace
+
 Status check_for_peers(const configs::Job& job) {
+  if (!job.replicas.are_local() || job.replicas.count == 1 || job.placement.pins.empty()) return {};
+  return fail(
+      job.error(ErrorCode::Unsupported, "placement.pin[0]",
+                "each of the " + std::to_string(job.replicas.count) +
+                    " replicas computes these ops on a peer of its own, and a pin names one; leave it "
+                    "out, or say replicas: 1"));
+}
+
+Status check_agreed(const configs::Job& job, const dag::Graph& training) {
   if (!job.replicas.are_local()) return {};
-  return fail(job.error(ErrorCode::Unsupported, "sync",
-                        "peers do not make local steps yet; `weft local` computes these replicas one after "
-                        "the other, and sync: step runs on peers"));
+  for (const dag::StateKey& key : dag::trained_state(training, job.optimizer)) {
+    const dag::TensorSpec& spec = training.spec(training.find_initializer(key.name)->value);
+    if (spec.dtype != dag::DType::F32)
+      return fail(job.error(ErrorCode::Unsupported, "sync",
+                            "'" + to_string(key) + "' is " + dag::to_string(spec) +
+                                ", and replicas agree about float32 alone"));
+  }
+  return {};
 }
 
 plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
@@ -26,6 +51,7 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
   request.stages = job.placement.stages;
   request.optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size());
   request.gradient_sums = job.gradient_ranges > 1 ? 2 : 1;
+  request.agreed_slots = trains ? agreed_slots(job.replicas) : 0;
   request.clips_norm = trains && job.decides_together();
   request.evaluates = trains && job.test.has_value();
   if (trains) request.copies = copy_rate;
@@ -34,6 +60,15 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
   request.owner_share_max = job.placement.owner_share_max;
   request.compression = job.compression;
   return request;
+}
+
+std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
+                                                      const plan::PlanRequest& pipeline) {
+  if (job.task != configs::Task::Train || !job.replicas.are_local()) return std::nullopt;
+  return plan::ReplicasRequest{.pipeline = pipeline,
+                               .count = job.replicas.count,
+                               .every = job.replicas.every,
+                               .codec = job.replicas.codec};
 }
 
 }  // namespace weft::train

@@ -10,12 +10,14 @@
 #include "configs/job.h"
 #include "dag/graph.h"
 #include "dag/lower.h"
-#include "plan/request.h"
+#include "plan/replicas.h"
 
 namespace weft::train {
 
-// Unsupported, with its place: something that `weft local` computes and peers do not yet.
+// Unsupported, with its place: something that `weft local` computes and peers do not.
 Status check_for_peers(const configs::Job& job);
+// Of replicas with local steps: they agree about float32 alone. `training`: the job's graph.
+Status check_agreed(const configs::Job& job, const dag::Graph& training);
 
 // Without a cluster and without pins, which name what is in one. `graph`: prepared from the job
 // (train/prepare.h), outlives the request. `classes`: as each class of the cluster's devices runs it.
@@ -24,5 +26,9 @@ Status check_for_peers(const configs::Job& job);
 plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
                                std::vector<std::shared_ptr<const dag::Lowered>> classes,
                                std::optional<uint64_t> copy_rate);
+// All replicas of a job in which they make local steps; nothing: it is one pipeline. `pipeline`: as above, of
+// one of them, with the devices of all.
+std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
+                                                      const plan::PlanRequest& pipeline);
 
 }  // namespace weft::train

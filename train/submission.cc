@@ -351,6 +351,7 @@ Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model, con
   }
   WEFT_TRY(checked.event.steps, job.total_steps(checked.dataset->sample_count()));
   WEFT_TRY(checked.main, prepare_training(job, model, *checked.dataset, peer::evaluate_reference));
+  WEFT_TRY_STATUS(check_agreed(job, checked.main.graph));
   count_parameters(checked.main.graph, checked.event);
   if (job.test) {
     WEFT_TRY(checked.test, data::open_dataset(*job.test, open));

@@ -17,28 +17,19 @@ using proto::ProgramKind;
 
 namespace {
 
-using Saved = std::map<dag::StateKey, const proto::TensorReference*>;
-
-Saved saved_in(const StartPlanning& request) {
-  Saved saved;
-  if (request.checkpoint)
-    for (const auto& tensor : request.checkpoint->tensors) saved[tensor.key] = &tensor;
-  return saved;
-}
-
 // What a stage begins with after `saved`: what is trained as saved there; what is not, and what no checkpoint
 // holds, as it was assigned before. From the start: as submitted, which the plan before says if it began
 // there.
 Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignStage& before,
-                                                          const Saved& saved,
+                                                          const SavedState& saved,
                                                           const JobTerms::Initial* initial) {
+  const StageState state(before);
   std::vector<proto::TensorReference> tensors;
   std::set<std::string> named;
   for (const proto::TensorReference& tensor : before.tensors) {
     if (!is_weight(tensor.key.slot) || !named.insert(tensor.key.name).second) continue;
-    const auto at = find_weight(saved, tensor.key.name);
-    if (at != saved.end()) {
-      tensors.push_back(*at->second);
+    if (const auto* found = saved.find_weight(tensor.key.name)) {
+      tensors.push_back(*found);
     } else if (!saved.empty() || before.after_step == 0) {
       tensors.push_back(tensor);
     } else {
@@ -46,9 +37,7 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
         return fail(ErrorCode::Unavailable, "the job is not at hand");
       tensors.push_back(initial->at(tensor.key.name));
     }
-    for (const dag::StateSlot slot : optimizer_slots(before.training.optimizer))
-      if (const auto found = saved.find({tensor.key.owner, tensor.key.name, slot}); found != saved.end())
-        tensors.push_back(*found->second);
+    state.add_beside(saved, tensor.key.name, tensors);
   }
   return tensors;
 }
@@ -131,29 +120,45 @@ Result<std::vector<StagePiece>> cut_program(ProgramKind kind, const dag::Graph& 
   return pieces;
 }
 
-Assembly::Assembly(const StartPlanning& request, const JobTerms& terms, const plan::Plan& plan,
+Assembly::Assembly(const StartPlanning& request, const JobTerms& terms, plan::Plan plan, uint64_t copy_rate,
+                   DrawSecret draw_secret)
+    : Assembly(request, terms, plan::alone(std::move(plan)), copy_rate, std::move(draw_secret)) {}
+
+Assembly::Assembly(const StartPlanning& request, const JobTerms& terms, plan::ReplicasPlan plan,
                    uint64_t copy_rate, DrawSecret draw_secret)
     : request_(request),
       terms_(terms),
-      plan_(plan),
+      plan_(std::move(plan)),
       copy_rate_(copy_rate),
       draw_secret_(std::move(draw_secret)) {
-  stages_.resize(plan.stages.size());
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    stages_[s].peer = request.candidates[plan.stages[s].devices.front()];
-    stages_[s].stage = std::make_shared<proto::AssignStage>();
+  std::set<plan::Seat> seats;
+  for (uint32_t replica = 0; replica < plan_.replicas.size(); ++replica)
+    for (uint32_t stage = 0; stage < plan_.replicas[replica].stages.size(); ++stage)
+      seats.insert({stage, replica});
+  for (const plan::Seat& seat : seats) {
+    index_of_[seat] = static_cast<uint32_t>(stages_.size());
+    auto stage = std::make_shared<proto::AssignStage>();
+    stage->seat = seat;
+    stage->stage_count = static_cast<uint32_t>(plan_.replicas[seat.replica].stages.size());
+    stages_.push_back({request.candidates[planned(seat).devices.front()], std::move(stage)});
   }
 }
 
-void Assembly::add(const std::vector<StagePiece>& pieces) {
-  for (const StagePiece& piece : pieces) stages_[piece.stage].stage->programs.push_back(piece.program);
+const plan::StagePlan& Assembly::planned(const plan::Seat& seat) const {
+  return plan_.replicas[seat.replica].stages[seat.stage];
+}
+
+void Assembly::add(const std::vector<StagePiece>& pieces, uint32_t replica) {
+  for (const StagePiece& piece : pieces)
+    stages_[index_of_.at({piece.stage, replica})].stage->programs.push_back(piece.program);
 }
 
 Status Assembly::add_program(ProgramKind kind, const std::vector<uint32_t>& stage_of_op,
-                             const LoweredGraphs& lowered, const std::vector<uint32_t>& class_of_stage) {
-  WEFT_TRY(const auto pieces,
-           cut_program(kind, *terms_.programs.at(kind).graph, plan_, stage_of_op, lowered, class_of_stage));
-  add(pieces);
+                             const LoweredGraphs& lowered, const std::vector<uint32_t>& class_of_stage,
+                             uint32_t replica) {
+  WEFT_TRY(const auto pieces, cut_program(kind, *terms_.programs.at(kind).graph, plan_.replicas[replica],
+                                          stage_of_op, lowered, class_of_stage));
+  add(pieces, replica);
   return {};
 }
 
@@ -161,38 +166,56 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
   auto run = std::make_shared<PlannedRun>();
   describe(*run);
   run->data_key = draw_secret_();
-  for (uint32_t s = 0; s < stages_.size(); ++s) {
-    proto::AssignStage& stage = *stages_[s].stage;
+  add_agreed();
+  const SavedState saved(request_);
+  for (StageAtPeer& at : stages_) {
+    proto::AssignStage& stage = *at.stage;
+    const plan::StagePlan& planned_stage = planned(stage.seat);
     stage.run = request_.job;
     stage.plan_version = request_.plan_version;
-    stage.seat = {s};
-    stage.stage_count = static_cast<uint32_t>(stages_.size());
     stage.training = run->training;
-    stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
-    stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
-    stage.skipped_steps = request_.checkpoint ? request_.checkpoint->skipped_steps : 0;
+    stage.microbatches_in_flight = planned_stage.microbatches_in_flight;
+    stage.after_step = saved.step();
+    stage.skipped_steps = saved.skipped_steps(stage.seat.replica);
     stage.data_key = run->data_key;
-    stage.copy_rate = plan::copy_rate(copy_rate_, request_.cluster, plan_.stages[s].devices.front());
-    stage.device_class = stages_[s].peer.device.device_class();
+    stage.copy_rate = plan::copy_rate(copy_rate_, request_.cluster, planned_stage.devices.front());
+    stage.device_class = at.peer.device.device_class();
     stage.arithmetic = terms_.arithmetic;
-    stage.microbatch_seconds = computing_seconds(s);
-    WEFT_TRY_STATUS(name_tensors(stage));
+    stage.microbatch_seconds = seconds(planned_stage.forward + planned_stage.backward);
+    WEFT_TRY_STATUS(name_tensors(saved, stage));
   }
   set_links(stages_, *run, draw_secret_);
-  for (uint32_t s = 0; s < stages_.size(); ++s) {
-    const StageAtPeer& stage = stages_[s];
-    run->stages.push_back({{.peer = stage.peer.peer,
-                            .parameters = parameters_of_stage(*stage.stage),
-                            .microbatch_seconds = stage.stage->microbatch_seconds,
-                            .pinned = plan_.stages[s].pinned,
-                            .owner = terms_.limits_owners ? owner_of(stage.peer) : ""},
-                           stage.stage});
-  }
+  for (const StageAtPeer& at : stages_)
+    run->stages.push_back({{.peer = at.peer.peer,
+                            .parameters = parameters_of_stage(*at.stage),
+                            .microbatch_seconds = at.stage->microbatch_seconds,
+                            .pinned = planned(at.stage->seat).pinned,
+                            .owner = terms_.limits_owners ? owner_of(at.peer) : ""},
+                           at.stage});
   return std::shared_ptr<const PlannedRun>(std::move(run));
 }
 
-double Assembly::computing_seconds(size_t stage) const {
-  return seconds(plan_.stages[stage].forward + plan_.stages[stage].backward);
+// What each stage has of what replicas agree about, and which stages of the others have it, too.
+void Assembly::add_agreed() {
+  if (!terms_.run.local_steps) return;
+  std::map<std::string_view, uint32_t> number_of;
+  std::vector<proto::AgreedTensor> agreed;
+  for (uint32_t number = 0; number < plan_.agreed.size(); ++number) {
+    const plan::AgreedWeight& weight = plan_.agreed[number];
+    number_of[weight.name] = number;
+    agreed.push_back({number, weight.name, weight.owner, weight.stages});
+  }
+  for (StageAtPeer& at : stages_) {
+    proto::LocalTerms local{.steps = *terms_.run.local_steps, .tensors = {}};
+    for (const proto::StageProgram& program : at.stage->programs) {
+      if (program.kind != ProgramKind::Train) continue;
+      for (const dag::StateKey& key : dag::trained_state(*program.graph, {}))
+        if (is_weight(key.slot)) local.tensors.push_back(agreed[number_of.at(key.name)]);
+    }
+    std::sort(local.tensors.begin(), local.tensors.end(),
+              [](const auto& a, const auto& b) { return a.number < b.number; });
+    at.stage->local = std::move(local);
+  }
 }
 
 std::vector<uint32_t> Assembly::parameters_of_stage(const proto::AssignStage& stage) const {
@@ -210,7 +233,9 @@ void Assembly::describe(PlannedRun& run) {
   run.microbatches = training.microbatches();
   run.explanation = plan_.explanation;
   run.predicted_step = plan_.predicted_step;
-  if (terms_.chooses_codecs && !plan_.codecs.empty()) run.gentler = request_.gentler;
+  if (terms_.chooses_codecs && std::any_of(plan_.replicas.begin(), plan_.replicas.end(),
+                                           [](const plan::Plan& plan) { return !plan.codecs.empty(); }))
+    run.gentler = request_.gentler;
   if (training.steps != 0)
     for (const std::string& name : dag::trained_parameters(*terms_.programs.at(ProgramKind::Train).graph))
       parameters_.emplace(name, static_cast<uint32_t>(parameters_.size()));
@@ -220,6 +245,10 @@ void Assembly::describe(PlannedRun& run) {
     count_forward(forward, program->second, run);
   else
     run.loss_terms = {};  // nothing is evaluated by them
+  describe_peers(run);
+}
+
+void Assembly::describe_peers(PlannedRun& run) const {
   for (const StageAtPeer& stage : stages_) {
     if (run.fingerprint.empty()) run.fingerprint = stage.peer.device.fingerprint;
     run.equal_bits = run.equal_bits && stage.peer.device.fingerprint == run.fingerprint;
@@ -229,24 +258,23 @@ void Assembly::describe(PlannedRun& run) {
   }
 }
 
-// Values from the checkpoint where it has them, else as submitted; slots from the checkpoint, else zero.
-Status Assembly::name_tensors(proto::AssignStage& stage) const {
-  const Saved saved = saved_in(request_);
+// Values from the checkpoint where it has them, else as submitted; what is beside them from the checkpoint,
+// else zero.
+Status Assembly::name_tensors(const SavedState& saved, proto::AssignStage& stage) const {
+  const StageState state(stage);
   std::set<std::string> named;
   for (const proto::StageProgram& program : stage.programs)
     for (const dag::Initializer& initializer : program.graph->initializers()) {
       if (!named.insert(initializer.name).second) continue;
-      const auto at = find_weight(saved, initializer.name);
+      const auto* found = saved.find_weight(initializer.name);
       const proto::TensorReference& reference =
-          at != saved.end() ? *at->second : terms_.initial->at(initializer.name);
+          found != nullptr ? *found : terms_.initial->at(initializer.name);
       const dag::TensorSpec& spec = program.graph->spec(initializer.value);
       if (reference.spec != spec && !is_widened(reference.spec, spec))
         return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
                                               dag::to_string(reference.spec) + ", the model's another");
       stage.tensors.push_back(reference);
-      for (const dag::StateSlot slot : optimizer_slots(terms_.run.training.optimizer))
-        if (const auto found = saved.find(dag::of_initializer(initializer.name, slot)); found != saved.end())
-          stage.tensors.push_back(*found->second);
+      state.add_beside(saved, initializer.name, stage.tensors);
     }
   return {};
 }
@@ -257,15 +285,15 @@ Result<std::shared_ptr<const PlannedRun>> place_stages_again(const StartPlanning
                                                              const DrawSecret& draw_secret) {
   auto run = std::make_shared<PlannedRun>(*request.previous);
   run->data_key = draw_secret();
-  const Saved saved = saved_in(request);
+  const SavedState saved(request);
   std::vector<StageAtPeer> stages;
   for (size_t s = 0; s < run->stages.size(); ++s) {
     PlannedStage& planned = run->stages[s];
     auto stage = std::make_shared<proto::AssignStage>(*planned.assignment);
     planned.peer = request.candidates[request.placed[s]].peer;
     stage->plan_version = request.plan_version;
-    stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
-    stage->skipped_steps = request.checkpoint ? request.checkpoint->skipped_steps : 0;
+    stage->after_step = saved.step();
+    stage->skipped_steps = saved.skipped_steps(stage->seat.replica);
     stage->data_key = run->data_key;
     stage->copy_rate = plan::copy_rate(copy_rate, request.cluster, request.placed[s]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, initial));

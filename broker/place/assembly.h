@@ -11,8 +11,9 @@
 #include "base/result.h"
 #include "broker/events.h"
 #include "broker/place/routes.h"
+#include "broker/place/stage_state.h"
 #include "dag/lower.h"
-#include "plan/plan.h"
+#include "plan/replicas.h"
 
 namespace weft::broker {
 
@@ -47,32 +48,39 @@ Result<std::vector<StagePiece>> cut_program(proto::ProgramKind kind, const dag::
                                             const LoweredGraphs& lowered,
                                             const std::vector<uint32_t>& class_of_stage);
 
-// Builds the assignments of one planned run. What it is given outlives it.
+// Builds the assignments of one planned run. What it is given outlives it, but for the plan.
 class Assembly {
  public:
   // `copy_rate`: of copies of state, bytes per second; 0: none are made.
-  Assembly(const StartPlanning& request, const JobTerms& terms, const plan::Plan& plan, uint64_t copy_rate,
+  Assembly(const StartPlanning& request, const JobTerms& terms, plan::Plan plan, uint64_t copy_rate,
+           DrawSecret draw_secret);
+  // Of replicas that make local steps, where the terms say so; else there is one.
+  Assembly(const StartPlanning& request, const JobTerms& terms, plan::ReplicasPlan plan, uint64_t copy_rate,
            DrawSecret draw_secret);
 
-  void add(const std::vector<StagePiece>& pieces);
+  void add(const std::vector<StagePiece>& pieces, uint32_t replica = 0);
   // Cuts it, and adds the pieces.
   Status add_program(proto::ProgramKind kind, const std::vector<uint32_t>& stage_of_op,
-                     const LoweredGraphs& lowered, const std::vector<uint32_t>& class_of_stage);
+                     const LoweredGraphs& lowered, const std::vector<uint32_t>& class_of_stage,
+                     uint32_t replica = 0);
   // Errors: Corrupted when the checkpoint's tensors are not the model's.
   Result<std::shared_ptr<const PlannedRun>> finish();
 
  private:
-  double computing_seconds(size_t stage) const;  // a microbatch
+  const plan::StagePlan& planned(const plan::Seat& seat) const;
   void describe(PlannedRun& run);
+  void describe_peers(PlannedRun& run) const;
+  void add_agreed();
   std::vector<uint32_t> parameters_of_stage(const proto::AssignStage& stage) const;
-  Status name_tensors(proto::AssignStage& stage) const;
+  Status name_tensors(const SavedState& saved, proto::AssignStage& stage) const;
 
   const StartPlanning& request_;
   const JobTerms& terms_;
-  const plan::Plan& plan_;
+  const plan::ReplicasPlan plan_;
   const uint64_t copy_rate_;
   const DrawSecret draw_secret_;
-  std::vector<StageAtPeer> stages_;
+  std::vector<StageAtPeer> stages_;  // by seat, ascending
+  std::map<plan::Seat, uint32_t> index_of_;
   std::map<std::string, uint32_t> parameters_;  // each one's place in the whole graph
 };
 

@@ -35,6 +35,7 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
       clips_norm_(plan.training.decides_together()) {
   for (const PlannedStage& stage : plan.stages) add_stage(stage);
   add_messages(plan);
+  if (plan.local_steps) add_agreed(plan);
   std::map<std::pair<uint32_t, uint32_t>, double> bytes;
   for (const plan::Message& message : messages_)
     bytes[{message.from_stage, message.to_stage}] += static_cast<double>(message.bytes.value);
@@ -45,7 +46,8 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
 }
 
 void Pace::add_stage(const PlannedStage& planned) {
-  Stage stage{.groups = {},
+  Stage stage{.replica = planned.assignment->seat.replica,
+              .groups = {},
               .segment_of_group = {},
               .is_backward = {false},
               .parameters = {},
@@ -94,7 +96,8 @@ void Pace::add_messages(const PlannedRun& plan) {
     if (const proto::StageProgram* program = main_program(*plan.stages[s].assignment))
       for (const proto::EdgeEnd& end : program->sends) {
         const auto other = plan.find(other_end(end, plan.stages[s].assignment->seat));
-        const auto to = other ? reader.find({end.edge, *other}) : reader.end();
+        if (!other) continue;
+        const auto to = reader.find({end.edge, *other});
         if (to == reader.end()) continue;
         messages_.push_back(
             {.from_stage = s,
@@ -117,15 +120,53 @@ double Pace::compute_seconds(uint32_t stage, uint32_t candidate) const {
   return sum;
 }
 
+// Tensors that go the same ways count as one.
+void Pace::add_agreed(const PlannedRun& plan) {
+  replicas_ = plan.local_steps->terms.count;
+  every_ = std::max<uint64_t>(1, plan.local_steps->terms.every);
+  const compress::Codec& codec = plan.local_steps->terms.codec;
+  std::map<std::pair<uint32_t, std::vector<uint32_t>>, Bytes> bytes;  // by owner, and who has it
+  for (const PlannedStage& planned : plan.stages) {
+    const proto::StageProgram* program = main_program(*planned.assignment);
+    if (!program || !planned.assignment->local || planned.assignment->seat.replica != 0) continue;
+    for (const proto::AgreedTensor& tensor : planned.assignment->local->tensors) {
+      std::vector<uint32_t> stages;
+      for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica)
+        if (const auto at = plan.find({tensor.stages[replica], replica})) stages.push_back(*at);
+      const dag::Initializer* initializer = program->graph->find_initializer(tensor.name);
+      if (stages.size() == replicas_ && initializer != nullptr)
+        bytes[{tensor.owner, stages}] +=
+            proto::payload_bytes(program->graph->spec(initializer->value), codec);
+    }
+  }
+  for (const auto& [ways, size] : bytes) agreed_.push_back({size, ways.second, ways.first});
+}
+
+double Pace::agreement_seconds(std::span<const uint32_t> placed) const {
+  std::vector<plan::AgreedLoad> loads = agreed_;
+  for (plan::AgreedLoad& load : loads)
+    for (uint32_t& device : load.devices) device = placed[device];
+  return plan::agreement_seconds(cluster_, loads) / static_cast<double>(every_);
+}
+
 double Pace::step_seconds(std::span<const uint32_t> placed) const {
+  double slowest = 0;
+  for (uint32_t replica = 0; replica < replicas_; ++replica)
+    slowest = std::max(slowest, step_seconds(replica, placed));
+  return slowest + agreement_seconds(placed);
+}
+
+double Pace::step_seconds(uint32_t replica, std::span<const uint32_t> placed) const {
   double busiest = 0, sum = 0;
   const auto add = [&](double busy, double latency) {
     busiest = std::max(busiest, busy);
     sum += busy + latency;
   };
-  for (uint32_t s = 0; s < stages_.size(); ++s) add(compute_seconds(s, placed[s]), 0);
+  for (uint32_t s = 0; s < stages_.size(); ++s)
+    if (stages_[s].replica == replica) add(compute_seconds(s, placed[s]), 0);
   std::vector<double> up(stages_.size(), 0), down(stages_.size(), 0);
   for (const Sent& sent : sent_) {
+    if (stages_[sent.from_stage].replica != replica) continue;
     const uint32_t from = placed[sent.from_stage], to = placed[sent.to_stage];
     const plan::LinkView link = cluster_.link(from, to);
     add(sent.bytes / link.bytes_per_second, seconds(link.latency));
@@ -155,15 +196,31 @@ plan::StageWork Pace::work_of(uint32_t stage, const plan::Rates& rates) const {
 }
 
 Duration Pace::predicted_step(std::span<const uint32_t> placed) const {
-  plan::Pipeline pipeline{.stages = {}, .messages = messages_};
+  Duration slowest{};
+  for (uint32_t replica = 0; replica < replicas_; ++replica)
+    slowest = std::max(slowest, predicted_step(replica, placed));
+  return slowest + to_duration(agreement_seconds(placed));
+}
+
+Duration Pace::predicted_step(uint32_t replica, std::span<const uint32_t> placed) const {
+  plan::Pipeline pipeline;
   plan::PredictRequest request;
   request.pipeline = &pipeline;
   request.cluster = &cluster_;
   request.microbatches = microbatches_;
+  std::vector<uint32_t> own(stages_.size(), 0);  // by stage, its place in the replica's pipeline
   for (uint32_t s = 0; s < stages_.size(); ++s) {
+    if (stages_[s].replica != replica) continue;
+    own[s] = static_cast<uint32_t>(pipeline.stages.size());
     pipeline.stages.push_back(work_of(s, candidates_[placed[s]].device.rates));
     request.devices.push_back(placed[s]);
     request.in_flight.push_back(stages_[s].in_flight);
+  }
+  for (plan::Message message : messages_) {
+    if (stages_[message.from_stage].replica != replica) continue;
+    message.from_stage = own[message.from_stage];
+    message.to_stage = own[message.to_stage];
+    pipeline.messages.push_back(message);
   }
   if (clips_norm_) request.norm_round_trip = kNormRoundTrip;
   return plan::predict(request).step;

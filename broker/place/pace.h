@@ -1,5 +1,6 @@
 // How long a step of a running plan would take with other peers on its stages: what its pieces cost there,
-// and what they send over the links between.
+// and what they send over the links between. Replicas make their steps side by side: the slowest one's, and
+// its part of an agreement.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "broker/events.h"
 #include "broker/run/planned_run.h"
+#include "plan/agreement.h"
 #include "plan/cluster.h"
 #include "plan/cost.h"
 #include "plan/pipeline.h"
@@ -27,6 +29,7 @@ class Pace {
 
  private:
   struct Stage {
+    uint32_t replica = 0;
     std::vector<plan::GroupCost> groups;  // empty: what it costs is not known
     std::vector<uint32_t> segment_of_group;
     uint32_t segments = 1;
@@ -42,6 +45,10 @@ class Pace {
   };
   void add_stage(const PlannedStage& planned);
   void add_messages(const PlannedRun& plan);
+  void add_agreed(const PlannedRun& plan);
+  double step_seconds(uint32_t replica, std::span<const uint32_t> placed) const;
+  Duration predicted_step(uint32_t replica, std::span<const uint32_t> placed) const;
+  double agreement_seconds(std::span<const uint32_t> placed) const;  // a step's part
   double compute_seconds(uint32_t stage, uint32_t candidate) const;
   plan::StageWork work_of(uint32_t stage, const plan::Rates& rates) const;
 
@@ -50,6 +57,9 @@ class Pace {
   const uint32_t microbatches_;
   const uint32_t optimizer_slots_;
   const bool clips_norm_;
+  uint32_t replicas_ = 1;
+  uint64_t every_ = 1;                    // steps between two agreements
+  std::vector<plan::AgreedLoad> agreed_;  // its devices are stages of the plan
   std::vector<Stage> stages_;
   std::vector<plan::Message> messages_;
   std::vector<Sent> sent_;  // each ordered pair of stages once

@@ -1,23 +1,44 @@
 #include "broker/place/routes.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 namespace weft::broker {
 
+namespace {
+
+using Pairs = std::set<std::pair<uint32_t, uint32_t>>;  // of stages, by index, the lower first
+
+// Those that send each other tensors. Replicas that agree about one meet at its owner's.
+Pairs find_pairs(const std::vector<StageAtPeer>& stages) {
+  std::map<plan::Seat, uint32_t> index_of;
+  for (uint32_t s = 0; s < stages.size(); ++s) index_of[stages[s].stage->seat] = s;
+  Pairs pairs;
+  for (uint32_t s = 0; s < stages.size(); ++s) {
+    const proto::AssignStage& stage = *stages[s].stage;
+    const auto add = [&](const plan::Seat& other) {
+      const auto at = index_of.find(other);
+      if (at != index_of.end() && at->second != s) pairs.insert(std::minmax(s, at->second));
+    };
+    for (const proto::StageProgram& program : stage.programs)
+      for (const auto* ends : {&program.sends, &program.receives})
+        for (const proto::EdgeEnd& end : *ends) add(other_end(end, stage.seat));
+    if (stage.serve) add({static_cast<uint32_t>((s + 1) % stages.size()), stage.seat.replica});
+    if (stage.local)
+      for (const proto::AgreedTensor& tensor : stage.local->tensors)
+        add({tensor.stages[tensor.owner], tensor.owner});
+  }
+  return pairs;
+}
+
+}  // namespace
+
 void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run, const DrawSecret& draw_secret) {
   run.relay_tickets.clear();
-  std::set<std::pair<uint32_t, uint32_t>> pairs;
-  for (uint32_t s = 0; s < stages.size(); ++s) {
-    stages[s].stage->links.clear();
-    for (const proto::StageProgram& program : stages[s].stage->programs) {
-      for (const proto::EdgeEnd& end : program.sends) pairs.insert(std::minmax(s, end.stage));
-      for (const proto::EdgeEnd& end : program.receives) pairs.insert(std::minmax(s, end.stage));
-    }
-    const auto next = static_cast<uint32_t>((s + 1) % stages.size());
-    if (stages[s].stage->serve && next != s) pairs.insert(std::minmax(s, next));
-  }
-  for (const auto& [low, high] : pairs) {
+  for (StageAtPeer& at : stages) at.stage->links.clear();
+  for (const auto& [low, high] : find_pairs(stages)) {
     const bool high_dials =
         stages[high].peer.device.addresses.empty() && !stages[low].peer.device.addresses.empty();
     const proto::Secret ticket = draw_secret();

@@ -1,4 +1,4 @@
-// How the peers of two stages that share cut edges reach each other.
+// How the peers of two stages that send each other tensors reach each other.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,10 @@ struct StageAtPeer {
 
 using DrawSecret = std::function<proto::Secret()>;
 
-// One connection for every two stages that share a cut edge, and for neighbours in the ring of a model that
-// is served. Who can be reached is dialled; when both can, or
-// neither, the earlier stage dials. Takes the place of the stages' links before; the tickets are new.
+// One connection for every two stages that share a cut edge, for neighbours in the ring of a model that is
+// served, and for a stage that owns what replicas agree about with those of the others that have it. Who can
+// be reached is dialled; when both can, or neither, the earlier stage dials. Takes the place of the stages'
+// links before; the tickets are new.
 void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run, const DrawSecret& draw_secret);
 
 }  // namespace weft::broker

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "broker/place/stage_state.h"
 #include "broker/pool/candidates.h"
 
 namespace weft::broker {
@@ -12,36 +13,14 @@ namespace {
 // its one thread. With more the broker is the better way (bench/recovery.sh).
 constexpr size_t kStagesFetchedMax = 2;
 
-// Which tensors of a recovery point are one stage's.
-class OfStage {
- public:
-  OfStage(const CheckpointCommitted& point, const proto::AssignStage& stage)
-      : is_by_replica_(point.local && stage.local), replica_(stage.seat.replica) {
-    for (const auto& tensor : stage.tensors) names_.insert(tensor.key.name);
-    if (!is_by_replica_) return;
-    for (const proto::AgreedTensor& tensor : stage.local->tensors)
-      if (tensor.owner == replica_) owned_.insert(tensor.name);
-  }
-  bool has(const dag::StateKey& key) const {
-    if (!names_.contains(key.name)) return false;
-    if (!is_by_replica_ || is_weight(key.slot) || key.slot == dag::StateSlot::OuterMomentum) return true;
-    return key.slot == dag::StateSlot::ReturnResidue ? owned_.contains(key.name) : key.replica == replica_;
-  }
-
- private:
-  std::set<std::string_view> names_, owned_;  // owned: whose mean this replica takes
-  bool is_by_replica_;                        // replicas have some for themselves
-  uint32_t replica_;
-};
-
 // Of the recovery point those of one stage, and what no snapshot holds because it never changes.
 std::vector<proto::TensorReference> tensors_of(const CheckpointCommitted& point,
                                                const proto::AssignStage& stage) {
-  const OfStage of_stage(point, stage);
+  const StageState state(stage);
   std::set<std::string_view> saved;
   std::vector<proto::TensorReference> tensors;
   for (const auto& tensor : point.tensors) {
-    if (!of_stage.has(tensor.key)) continue;
+    if (!state.has(tensor.key)) continue;
     tensors.push_back(tensor);
     saved.insert(tensor.key.name);
   }
@@ -279,9 +258,9 @@ void StandBys::find_holders(Job& job) {
   const CheckpointCommitted& round = *job.points.newest();
   for (uint32_t s = 0; s < at.crew.plan->stages.size(); ++s) {
     const std::vector<PeerId> holders = holders_of(s, round.step);
-    const OfStage of_stage(round, *at.crew.plan->stages[s].assignment);
+    const StageState state(*at.crew.plan->stages[s].assignment);
     for (const auto& tensor : round.tensors)
-      if (of_stage.has(tensor.key))
+      if (state.has(tensor.key))
         for (const PeerId& holder : holders) job.points.holders[tensor.sha256].insert(holder);
   }
 }

@@ -218,6 +218,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
     WEFT_TRY(context->steps, job.total_steps(opened.dataset->sample_count()));
   }
   WEFT_TRY(auto prepared, prepare_main(opened, microbatch_size));
+  if (trains) WEFT_TRY_STATUS(train::check_agreed(job, prepared.graph));
   WEFT_TRY_STATUS(
       add(trains ? ProgramKind::Train : ProgramKind::Predict, std::move(prepared), *opened.dataset));
   if (trains && job.may_have_empty_steps()) {

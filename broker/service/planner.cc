@@ -47,10 +47,28 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
   return pins;
 }
 
-JobTerms terms_of(const JobContext& context) {
+// Whose inner steps begin where the job did: at a checkpoint that came with it.
+std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, const StartPlanning& request) {
+  const configs::Job& job = context.job;
+  if (context.steps == 0 || !job.replicas.are_local()) return std::nullopt;
+  const auto& beginning = request.submission->beginning;
+  return replicas::LocalSteps{job.replicas, context.steps, beginning ? beginning->step : 0};
+}
+
+Status check_beginning(const proto::SubmitJob& submission, uint64_t steps) {
+  const auto& beginning = submission.beginning;
+  if (!beginning || beginning->step < steps) return {};
+  return fail(ErrorCode::InvalidArgument, "nothing is left to train: the checkpoint is after step " +
+                                              std::to_string(beginning->step) + ", and the job has " +
+                                              std::to_string(steps) + " steps");
+}
+
+JobTerms terms_of(const JobContext& context, const StartPlanning& request) {
   const configs::Job& job = context.job;
   JobTerms terms;
-  terms.run.training = {job, context.steps, context.empty_steps};
+  terms.run.local_steps = local_steps_of(context, request);
+  const auto& local = terms.run.local_steps;
+  terms.run.training = {job, local ? last_inner_step(*local) : context.steps, context.empty_steps};
   terms.run.borders = job;
   if (!job.losses.empty()) terms.run.loss_terms = dag::loss_terms(job.losses);
   terms.run.equal_bits_required = job.placement.equal_bits == plan::EqualBits::Require;
@@ -61,6 +79,14 @@ JobTerms terms_of(const JobContext& context) {
     terms.programs[kind] = {&program.graph, program.sample_count};
   terms.initial = &context.initial;
   return terms;
+}
+
+std::vector<uint32_t> classes_of_stages(const plan::Plan& plan, const plan::ClusterView& cluster) {
+  std::vector<uint32_t> classes;
+  classes.reserve(plan.stages.size());
+  for (const plan::StagePlan& stage : plan.stages)
+    classes.push_back(cluster.devices()[stage.devices.front()].device_class);
+  return classes;
 }
 
 // With the bytes of each assignment, which names the job for people. Errors: Unsupported, for what no peer
@@ -117,13 +143,28 @@ Result<plan::MicrobatchChoice> JobPlanner::choose_microbatch(const StartPlanning
   });
 }
 
-Result<plan::Plan> JobPlanner::make_plan(const StartPlanning& request, const configs::Job& job,
-                                         const dag::Graph& graph, const LoweredGraphs& lowered) const {
+Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, const configs::Job& job,
+                                                 const dag::Graph& graph, const LoweredGraphs& lowered,
+                                                 bool compares) const {
   plan::PlanRequest asked = train::plan_request(job, graph, lowered, copy_rate_);
   asked.cluster = request.cluster;
   WEFT_TRY(asked.pins, resolve_pins(job, graph, request.cluster));
   asked.compression.gentler = request.gentler;
-  return plan::make_plan(asked);
+  if (auto replicas = train::replicas_request(job, asked)) {
+    replicas->compares = compares;
+    return plan::make_replicas_plan(*replicas);
+  }
+  WEFT_TRY(plan::Plan plan, plan::make_plan(asked));
+  if (compares && job.task == configs::Task::Train &&
+      job.compression.policy == plan::CompressionPolicy::None) {
+    // What `auto` would reach, nearly: one plan more, not three.
+    asked.compression = {.policy = plan::CompressionPolicy::Uniform,
+                         .codec = compress::parse("int6").value()};
+    if (const auto other = plan::make_plan(asked))
+      if (const std::string gain = plan::describe_gain(plan, *other); !gain.empty())
+        plan.explanation.insert(plan.explanation.begin() + 1, gain);
+  }
+  return plan::alone(std::move(plan));
 }
 
 Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& request, bool is_first) {
@@ -137,68 +178,61 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
   const bool trains = context.steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
   const dag::Graph& graph = context.programs.at(main).graph;
-  const configs::Job& job = context.job;
   // Cuts fall where no class of the candidates is cut through, so that any of them may take any stage.
-  const std::vector<dag::BackendTraits> classes = classes_of(request.candidates);
-  const LoweredGraphs lowered = lower_for(graph, classes);
-  const plan::ClusterView& cluster = request.cluster;
-  WEFT_TRY(plan::Plan plan, make_plan(request, job, graph, lowered));
+  const LoweredGraphs lowered = lower_for(graph, classes_of(request.candidates));
+  WEFT_TRY(plan::ReplicasPlan plan, make_plan(request, context.job, graph, lowered, is_first));
   if (!context.microbatch_choice.empty()) plan.explanation.push_back(context.microbatch_choice);
-  if (is_first && trains && job.compression.policy == plan::CompressionPolicy::None) {
-    // What `auto` would reach, nearly: one plan more, not three.
-    configs::Job compressed = job;
-    compressed.compression = {.policy = plan::CompressionPolicy::Uniform,
-                              .codec = compress::parse("int6").value()};
-    if (const auto other = make_plan(request, compressed, graph, lowered))
-      if (const std::string gain = plan::describe_gain(plan, *other); !gain.empty())
-        plan.explanation.insert(plan.explanation.begin() + 1, gain);
-  }
-  if (!trains && plan.stages.size() > 1)
+  if (!trains && plan.replicas.front().stages.size() > 1)
     plan.explanation.push_back(
-        plan.codecs.empty()
+        plan.replicas.front().codecs.empty()
             ? "predictions travel dense, also those of a model that was trained over compressed links: "
               "`compression`, as in its training, predicts as it was evaluated"
             : "predictions are computed over compressed links; a model that was trained over others, or over "
               "dense ones, predicts a little differently");
-  std::vector<uint32_t> class_of_stage;
-  class_of_stage.reserve(plan.stages.size());
-  for (const plan::StagePlan& stage : plan.stages)
-    class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
-  const JobTerms terms = terms_of(context);
+  if (context.job.replicas.are_local() && trains)
+    WEFT_TRY_STATUS(check_beginning(*request.submission, context.steps));
+  const JobTerms terms = terms_of(context, request);
   Assembly assembly(request, terms, plan, copy_rate_.value_or(0), random_secret);
-  WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op, lowered, class_of_stage));
-  if (const auto evaluation = context.programs.find(ProgramKind::Evaluate);
-      evaluation != context.programs.end()) {
-    const LoweredGraphs followed = lower_for(evaluation->second.graph, classes);
-    std::vector<uint32_t> devices;
-    devices.reserve(plan.stages.size());
-    for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());
-    const auto floors = plan::floors_of(job.placement.pins, evaluation->second.graph, cluster, devices);
-    const std::vector<uint32_t> stage_of_op =
-        plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op, floors);
-    // What runs as one there may read a weight of a stage before.
-    const plan::PlanRequest evaluates{.graph = &evaluation->second.graph,
-                                      .cluster = cluster,
-                                      .owner_share_max = job.placement.owner_share_max};
-    if (const plan::OwnerShares shares(evaluates); !shares.are_kept(stage_of_op, devices))
-      return fail(ErrorCode::Infeasible,
-                  "evaluation would not keep what training does: " + shares.describe(stage_of_op, devices) +
-                      "; allow a little more, or evaluate by yourself");
-    WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate, stage_of_op, followed, class_of_stage));
+  for (uint32_t replica = 0; replica < plan.replicas.size(); ++replica) {
+    const plan::Plan& own = plan.replicas[replica];
+    WEFT_TRY_STATUS(assembly.add_program(main, own.stage_of_op, lowered,
+                                         classes_of_stages(own, request.cluster), replica));
   }
+  if (context.programs.contains(ProgramKind::Evaluate))
+    WEFT_TRY_STATUS(add_evaluation(request, plan.replicas.front(), assembly));
   WEFT_TRY(const auto run, assembly.finish());
   return encoded(*run, *request.submission);
+}
+
+// On the stages of one replica: where all have agreed, each has the same weights.
+Status JobPlanner::add_evaluation(const StartPlanning& request, const plan::Plan& plan,
+                                  Assembly& assembly) const {
+  const configs::Job& job = context_->job;
+  const plan::ClusterView& cluster = request.cluster;
+  const dag::Graph& trained = context_->programs.at(ProgramKind::Train).graph;
+  const dag::Graph& graph = context_->programs.at(ProgramKind::Evaluate).graph;
+  const LoweredGraphs lowered = lower_for(graph, classes_of(request.candidates));
+  std::vector<uint32_t> devices;
+  devices.reserve(plan.stages.size());
+  for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());
+  const auto floors = plan::floors_of(job.placement.pins, graph, cluster, devices);
+  const std::vector<uint32_t> stage_of_op =
+      plan::follow_stages(graph, lowered, trained, plan.stage_of_op, floors);
+  // What runs as one there may read a weight of a stage before.
+  const plan::PlanRequest evaluates{
+      .graph = &graph, .cluster = cluster, .owner_share_max = job.placement.owner_share_max};
+  if (const plan::OwnerShares shares(evaluates); !shares.are_kept(stage_of_op, devices))
+    return fail(ErrorCode::Infeasible,
+                "evaluation would not keep what training does: " + shares.describe(stage_of_op, devices) +
+                    "; allow a little more, or evaluate by yourself");
+  return assembly.add_program(ProgramKind::Evaluate, stage_of_op, lowered, classes_of_stages(plan, cluster));
 }
 
 Status JobPlanner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {
   if (context_ && context_->job.microbatch_size == microbatch_size) return {};
   WEFT_TRY(const OpenedJob opened, open_submission(submission, blobs_, folder_of(job)));
   WEFT_TRY(context_, make_job_context(job, opened, microbatch_size, blobs_));
-  if (const auto& beginning = submission.beginning; beginning && beginning->step >= context_->steps)
-    return fail(ErrorCode::InvalidArgument, "nothing is left to train: the checkpoint is after step " +
-                                                std::to_string(beginning->step) + ", and the job has " +
-                                                std::to_string(context_->steps) + " steps");
-  return {};
+  return check_beginning(submission, context_->steps);
 }
 
 proto::JobFeed JobPlanner::feed() const { return feed_of(*context_, folder_of(context_->number)); }
@@ -226,7 +260,9 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
   return Wanted{.compresses = job.compression.policy != plan::CompressionPolicy::None,
                 .arithmetic = job.arithmetic,
                 .skips_steps = job.skips_diverged(),
-                .peer_minor = is_new ? proto::kProtocolMinorOfEmptySteps : 0};
+                .peer_minor = job.replicas.are_local() ? proto::kProtocolMinorOfLocalSteps
+                              : is_new                 ? proto::kProtocolMinorOfEmptySteps
+                                                       : 0};
 }
 
 }  // namespace weft::broker

@@ -10,9 +10,11 @@
 #include "broker/service/job_context.h"
 #include "dag/lower.h"
 #include "plan/microbatch.h"
-#include "plan/plan.h"
+#include "plan/replicas.h"
 
 namespace weft::broker {
+
+class Assembly;
 
 // Of one job, once it was asked for one. One thread.
 class JobPlanner {
@@ -46,8 +48,12 @@ class JobPlanner {
   Status read_job(const StartPlanning& request);
   Result<plan::MicrobatchChoice> choose_microbatch(const StartPlanning& request,
                                                    const OpenedJob& opened) const;
-  Result<plan::Plan> make_plan(const StartPlanning& request, const configs::Job& job, const dag::Graph& graph,
-                               const std::vector<std::shared_ptr<const dag::Lowered>>& lowered) const;
+  using Classes = std::vector<std::shared_ptr<const dag::Lowered>>;
+  // `compares`: people are told what there is to gain.
+  Result<plan::ReplicasPlan> make_plan(const StartPlanning& request, const configs::Job& job,
+                                       const dag::Graph& graph, const Classes& lowered,
+                                       bool compares = false) const;
+  Status add_evaluation(const StartPlanning& request, const plan::Plan& plan, Assembly& assembly) const;
   std::filesystem::path folder_of(proto::JobNumber job) const { return folder_ / std::to_string(job); }
 
   std::filesystem::path folder_;

@@ -1,0 +1,69 @@
+#include "broker/place/stage_state.h"
+
+#include <algorithm>
+
+namespace weft::broker {
+
+using dag::StateSlot;
+
+SavedState::SavedState(const StartPlanning& request) {
+  if (!request.checkpoint) return;
+  checkpoint_ = &*request.checkpoint;
+  for (const auto& tensor : request.checkpoint->tensors) {
+    tensors_[tensor.key] = &tensor;
+    replicas_ = std::max(replicas_, tensor.key.replica + 1);
+  }
+}
+
+const proto::TensorReference* SavedState::find_weight(const std::string& initializer) const {
+  const auto at = dag::find_weight(tensors_, initializer);
+  return at != tensors_.end() ? at->second : nullptr;
+}
+
+const proto::TensorReference* SavedState::find(const dag::StateKey& key) const {
+  const auto at = tensors_.find(key);
+  return at != tensors_.end() ? at->second : nullptr;
+}
+
+uint64_t SavedState::skipped_steps(uint32_t replica) const {
+  return checkpoint_ != nullptr ? checkpoint_->skipped_by(replica) : 0;
+}
+
+StageState::StageState(const proto::AssignStage& stage) : stage_(stage) {
+  for (const auto& tensor : stage.tensors) names_.insert(tensor.key.name);
+  if (!stage.local) return;
+  for (const proto::AgreedTensor& tensor : stage.local->tensors) owners_.emplace(tensor.name, tensor.owner);
+}
+
+bool StageState::owns(std::string_view initializer) const {
+  const auto at = owners_.find(initializer);
+  return at != owners_.end() && at->second == stage_.seat.replica;
+}
+
+void StageState::add_beside(const SavedState& saved, const std::string& initializer,
+                            std::vector<proto::TensorReference>& into) const {
+  const uint32_t own = stage_.seat.replica;
+  const auto take = [&](StateSlot slot, uint32_t from, uint32_t to) {
+    const auto* found = saved.find({dag::StateOwner::Initializer, initializer, slot, from});
+    if (found == nullptr) return;
+    into.push_back(*found);
+    into.back().key.replica = to;
+  };
+  const bool is_same = saved.replicas() == (stage_.local ? stage_.local->steps.terms.count : 1);
+  for (const StateSlot slot : optimizer_slots(stage_.training.optimizer)) take(slot, is_same ? own : 0, own);
+  if (!owners_.contains(initializer)) return;
+  const replicas::ReplicaTerms& terms = stage_.local->steps.terms;
+  if (terms.outer.type == replicas::OuterType::Nesterov) take(StateSlot::OuterMomentum, 0, 0);
+  if (terms.codec.kind == compress::Kind::Dense) return;
+  if (is_same) take(StateSlot::Residue, own, own);
+  if (owns(initializer)) take(StateSlot::ReturnResidue, 0, 0);
+}
+
+bool StageState::has(const dag::StateKey& key) const {
+  if (!names_.contains(key.name)) return false;
+  if (is_weight(key.slot) || key.slot == StateSlot::OuterMomentum) return true;
+  if (key.slot == StateSlot::ReturnResidue) return owns(key.name);
+  return key.replica == stage_.seat.replica;
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,89 @@
+#include "plan/agreement.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace weft::plan {
+namespace {
+
+// What goes one way, all at the same time.
+class Exchange {
+ public:
+  explicit Exchange(const ClusterView& cluster) : cluster_(cluster) {}
+
+  void send(uint32_t from, uint32_t to, Bytes bytes) {
+    const auto size = static_cast<double>(bytes.value);
+    up_[from] += size;
+    down_[to] += size;
+    between_[{from, to}] += size;
+  }
+  double seconds() const {
+    double busiest = 0;
+    Duration latency{};
+    for (const auto& [device, bytes] : up_)
+      busiest = std::max(busiest, bytes / cluster_.devices()[device].uplink);
+    for (const auto& [device, bytes] : down_)
+      busiest = std::max(busiest, bytes / cluster_.devices()[device].downlink);
+    for (const auto& [ends, bytes] : between_) {
+      const LinkView link = cluster_.link(ends.first, ends.second);
+      busiest = std::max(busiest, bytes / link.bytes_per_second);
+      latency = std::max(latency, link.latency);
+    }
+    return busiest + weft::seconds(latency);
+  }
+
+ private:
+  const ClusterView& cluster_;
+  std::map<uint32_t, double> up_, down_;
+  std::map<std::pair<uint32_t, uint32_t>, double> between_;
+};
+
+// Bytes a second, both ways, at the best that one of the others lets it have.
+double line_of(const ClusterView& cluster, uint32_t device, const std::vector<uint32_t>& others) {
+  double best = 0;
+  for (const uint32_t other : others)
+    if (other != device)
+      best = std::max(best, std::min(cluster.link(device, other).bytes_per_second,
+                                     cluster.link(other, device).bytes_per_second));
+  return best;
+}
+
+}  // namespace
+
+void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors) {
+  std::vector<uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return tensors[a].bytes > tensors[b].bytes; });
+  std::map<uint32_t, double> taken, lines;  // by device
+  for (const uint32_t t : order) {
+    AgreedLoad& tensor = tensors[t];
+    if (tensor.devices.size() < 2) continue;
+    double least = 0;
+    for (uint32_t replica = 0; replica < tensor.devices.size(); ++replica) {
+      const uint32_t device = tensor.devices[replica];
+      const auto [line, fresh] = lines.try_emplace(device, 0);
+      if (fresh) line->second = line_of(cluster, device, tensor.devices);
+      const double seconds = (taken[device] + static_cast<double>(tensor.bytes.value)) / line->second;
+      if (replica > 0 && seconds >= least) continue;
+      least = seconds;
+      tensor.owner = replica;
+    }
+    taken[tensor.devices[tensor.owner]] += static_cast<double>(tensor.bytes.value);
+  }
+}
+
+double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors) {
+  Exchange differences(cluster), means(cluster);
+  for (const AgreedLoad& tensor : tensors)
+    for (uint32_t replica = 0; replica < tensor.devices.size(); ++replica) {
+      if (replica == tensor.owner) continue;
+      differences.send(tensor.devices[replica], tensor.devices[tensor.owner], tensor.bytes);
+      means.send(tensor.devices[tensor.owner], tensor.devices[replica], tensor.bytes);
+    }
+  return differences.seconds() + means.seconds();
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,27 @@
+// What it takes replicas to agree: each sends what it has learnt of a tensor to the tensor's owner, which
+// sends the mean back to each.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/units.h"
+#include "plan/cluster.h"
+
+namespace weft::plan {
+
+struct AgreedLoad {
+  Bytes bytes{};                    // of a difference as it is written, and of the mean
+  std::vector<uint32_t> devices{};  // by replica, of the cluster: who has it; never empty
+  uint32_t owner = 0;               // a replica
+};
+
+// Gives each an owner: the largest first, to the replica whose device then has least to take in, by what its
+// line carries.
+void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors);
+
+// First all differences, then all means: as long as the busiest line or link takes, and a latency each way.
+double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors);
+
+}  // namespace weft::plan

@@ -1,0 +1,345 @@
+#include "plan/replicas.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "dag/state.h"
+#include "plan/agreement.h"
+#include "plan/explain.h"
+#include "plan/groupings.h"
+#include "plan/kinds.h"
+#include "plan/owners.h"
+#include "plan/plan.h"
+#include "plan/refusal.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr size_t kReplicaLines = 3;      // of more replicas the ranges are said
+constexpr size_t kReplicasDetailed = 8;  // of which all is said
+constexpr size_t kTooSmallMax = 8;       // devices that cannot hold the model, until no more are tried
+
+std::string number_of(size_t count, const char* one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+// What the replicas agree about, by number; nobody has been dealt any of it.
+std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
+  const dag::Graph& graph = *request.pipeline.graph;
+  std::vector<AgreedWeight> weights;
+  for (const dag::StateKey& key : dag::trained_state(graph, {})) {
+    if (!is_weight(key.slot)) continue;
+    const dag::TensorSpec& spec = graph.spec(graph.find_initializer(key.name)->value);
+    const bool dense =
+        key.slot == dag::StateSlot::RunningStatistic || request.codec.kind == compress::Kind::Dense;
+    const auto count = static_cast<size_t>(spec.element_count());
+    weights.push_back(
+        {.name = key.name,
+         .bytes =
+             dense ? spec.bytes() : Bytes{static_cast<int64_t>(compress::wire_bytes(request.codec, count))}});
+  }
+  return weights;
+}
+
+// Steps a second of all replicas together, over those of all devices as one pipeline.
+std::optional<double> over_one_pipeline(const ReplicasRequest& request, const ReplicasPlan& plan) {
+  if (!request.compares) return std::nullopt;
+  PlanRequest whole = request.pipeline;
+  whole.agreed_slots = 0;
+  const auto one = make_plan(whole);
+  if (!one) return std::nullopt;
+  return request.count * seconds(one->predicted_step) / std::max(1e-12, seconds(plan.predicted_step));
+}
+
+std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
+  size_t seats = 0;
+  for (const Plan& replica : plan.replicas) seats += replica.stages.size();
+  Bytes bytes;
+  for (const AgreedWeight& weight : plan.agreed) bytes += weight.bytes;
+  std::string text = number_of(request.count, "replica") + " over " + number_of(seats, "peer") + ": ";
+  if (const auto times = over_one_pipeline(request, plan)) {
+    char number[32];
+    std::snprintf(number, sizeof number, "%.1f", *times);
+    text += std::string(number) + " times one pipeline; ";
+  }
+  return text + "an agreement of " + show(bytes) + " every " + number_of(request.every, "step") + " takes " +
+         show(plan.agreement);
+}
+
+std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, size_t replica) {
+  const Plan& own = plan.replicas[replica];
+  std::string names;
+  for (size_t s = 0; s < std::min(own.stages.size(), kNamesShown); ++s)
+    names += (s > 0 ? ", " : "") + request.pipeline.cluster.devices()[own.stages[s].devices.front()].name;
+  if (own.stages.size() > kNamesShown) names += ", ...";
+  return "replica " + std::to_string(replica + 1) + ": a step takes " + show(own.predicted_step) + " on " +
+         names;
+}
+
+std::vector<std::string> explain(const ReplicasRequest& request, const ReplicasPlan& plan) {
+  const size_t count = plan.replicas.size(), detailed = std::min(count, kReplicasDetailed);
+  if (count == 1) return plan.replicas.front().explanation;
+  std::vector<std::string> lines{summary(request, plan)};
+  if (count > kReplicaLines) {
+    const auto [least, most] =
+        std::minmax_element(plan.replicas.begin(), plan.replicas.end(),
+                            [](const Plan& a, const Plan& b) { return a.predicted_step < b.predicted_step; });
+    lines.push_back("a step of a replica takes " + show(least->predicted_step) + " to " +
+                    show(most->predicted_step));
+  }
+  for (size_t r = 0; r < detailed; ++r)
+    lines.push_back((count > kReplicaLines ? "  " : "") + line_of(request, plan, r));
+  for (size_t r = 0; r < detailed; ++r)
+    for (const std::string& line : plan.replicas[r].explanation)
+      lines.push_back("  replica " + std::to_string(r + 1) + ": " +
+                      line.substr(line.starts_with("  ") ? 2 : 0));
+  return lines;
+}
+
+class ReplicasSearch {
+ public:
+  explicit ReplicasSearch(const ReplicasRequest& request)
+      : request_(request),
+        cluster_(request.pipeline.cluster),
+        least_(request.pipeline.stages.value_or(1)),
+        weights_(agreed_weights(request)) {}
+
+  Result<ReplicasPlan> run() {
+    speeds_ = speeds_of(request_.pipeline);
+    const std::vector<Group> scopes = scopes_of();
+    for (const Group& scope : scopes) look_at(scope);
+    const std::optional<Found>& found = chosen();
+    if (!found) return fail(why_nothing_fits());
+    return answer(*found);
+  }
+
+ private:
+  struct Found {
+    std::vector<const Plan*> plans;
+    std::vector<AgreedLoad> loads;
+    double agreement = 0, round = 0;  // seconds
+    size_t seats = 0;
+    bool equal_bits = true;
+  };
+
+  // Sets of devices to look for replicas among: all, and those of one kind, where bits are to be equal.
+  std::vector<Group> scopes_of() const {
+    const EqualBits bits = request_.pipeline.equal_bits;
+    const auto kinds = kinds_of(cluster_);
+    std::vector<Group> scopes;
+    Group all;
+    for (uint32_t device = 0; device < cluster_.devices().size(); ++device) all.push_back(device);
+    if (kinds.size() == 1 || bits != EqualBits::Require) scopes.push_back(all);
+    for (const auto& [fingerprint, devices] : kinds)
+      if (kinds.size() > 1 && bits != EqualBits::Ignore && devices.size() >= request_.count * least_)
+        scopes.push_back(devices);
+    return scopes;
+  }
+
+  void look_at(const Group& devices) {
+    consider(fastest_alone(devices));
+    for (const Groups& groups : propose_groups(request_.pipeline, speeds_, devices, request_.count, least_))
+      consider(groups);
+  }
+
+  // Devices that hold the whole model; fewer than there are replicas: there are no more.
+  Groups fastest_alone(Group devices) {
+    Groups groups;
+    if (least_ > 1) return groups;
+    std::stable_sort(devices.begin(), devices.end(),
+                     [&](uint32_t a, uint32_t b) { return speeds_[a] > speeds_[b]; });
+    size_t too_small = 0;
+    for (const uint32_t device : devices) {
+      if (groups.size() == request_.count || too_small == kTooSmallMax) break;
+      if (plan_of({device}))
+        groups.push_back({device});
+      else
+        ++too_small;
+    }
+    std::sort(groups.begin(), groups.end());
+    return groups;
+  }
+
+  // One replica on these devices, or some of them.
+  const Result<Plan>& plan_of(const Group& group) {
+    const auto known = plans_.find(group);
+    if (known != plans_.end()) return known->second;
+    PlanRequest request = request_.pipeline;
+    request.cluster = cluster_.only(group);
+    for (Pin& pin : request.pins)  // of a replica that has nobody beside it
+      pin.device = static_cast<uint32_t>(std::find(group.begin(), group.end(), pin.device) - group.begin());
+    auto plan = make_plan(request, SearchOptions{}, models_);
+    const auto in_whole = [&](std::vector<uint32_t>& devices) {
+      for (uint32_t& device : devices) device = group[device];
+    };
+    if (plan) {
+      for (StagePlan& stage : plan->stages) in_whole(stage.devices);
+      if (plan->fewer) in_whole(plan->fewer->devices);
+    }
+    return plans_.emplace(group, std::move(plan)).first->second;
+  }
+
+  void consider(const Groups& groups) {
+    if (groups.size() != request_.count) return;
+    if (!request_.pipeline.pins.empty() && groups.front().size() != cluster_.devices().size()) return;
+    Found found;
+    double slowest = 0;
+    for (const Group& group : groups) {
+      const Result<Plan>& plan = plan_of(group);
+      if (!plan) {
+        if (!problem_) problem_ = plan.error();
+        return;
+      }
+      found.plans.push_back(&*plan);
+      found.seats += plan->stages.size();
+      slowest = std::max(slowest, seconds(plan->predicted_step));
+    }
+    if (!keeps_owners_apart(found)) return;
+    deal(found);
+    found.equal_bits = is_of_one_kind(found);
+    found.round = static_cast<double>(request_.every) * slowest + found.agreement;
+    take(found.equal_bits ? best_equal_ : best_mixed_, std::move(found));
+  }
+
+  // A device more is one more that can fail.
+  static void take(std::optional<Found>& best, Found found) {
+    const double worth = best && found.seats > best->seats ? SearchOptions{}.worth_a_stage : 1;
+    if (!best || found.round < worth * best->round) best = std::move(found);
+  }
+  const std::optional<Found>& chosen() const {
+    if (!best_equal_ || !best_mixed_) return best_equal_ ? best_equal_ : best_mixed_;
+    const double worth =
+        request_.pipeline.equal_bits == EqualBits::Prefer ? SearchOptions{}.worth_equal_bits : 1;
+    return worth * best_equal_->round <= best_mixed_->round ? best_equal_ : best_mixed_;
+  }
+
+  template <typename Visit>
+  static void each_seat(const Found& found, const Visit& visit) {
+    for (uint32_t replica = 0; replica < found.plans.size(); ++replica)
+      for (const StagePlan& stage : found.plans[replica]->stages) visit(replica, stage.devices.front());
+  }
+  // What each replica's plan keeps of an owner's share is kept by all of them when no owner is in two.
+  bool keeps_owners_apart(const Found& found) {
+    if (request_.pipeline.owner_share_max >= 1) return true;
+    const std::vector<uint32_t> owners = owners_of(cluster_);
+    std::map<uint32_t, uint32_t> replica_of;
+    bool apart = true;
+    each_seat(found, [&](uint32_t replica, uint32_t device) {
+      apart = apart && replica_of.try_emplace(owners[device], replica).first->second == replica;
+    });
+    owners_mix_ = owners_mix_ || !apart;
+    return apart;
+  }
+  bool is_of_one_kind(const Found& found) const {
+    std::set<std::string> kinds;
+    each_seat(found,
+              [&](uint32_t, uint32_t device) { kinds.insert(cluster_.devices()[device].fingerprint); });
+    return kinds.size() == 1;
+  }
+
+  std::vector<uint32_t> stages_with(const AgreedWeight& weight, const Found& found) const {
+    const dag::Graph& graph = *request_.pipeline.graph;
+    const dag::OpId op = graph.value(graph.find_initializer(weight.name)->value).producer;
+    std::vector<uint32_t> stages;
+    stages.reserve(found.plans.size());
+    for (const Plan* plan : found.plans) stages.push_back(plan->stage_of_op[op.index]);
+    return stages;
+  }
+  void deal(Found& found) const {
+    for (const AgreedWeight& weight : weights_) {
+      AgreedLoad& load = found.loads.emplace_back();
+      load.bytes = weight.bytes;
+      const std::vector<uint32_t> stages = stages_with(weight, found);
+      for (uint32_t replica = 0; replica < stages.size(); ++replica)
+        load.devices.push_back(found.plans[replica]->stages[stages[replica]].devices.front());
+    }
+    deal_owners(cluster_, found.loads);
+    found.agreement = agreement_seconds(cluster_, found.loads);
+  }
+
+  Error why_nothing_fits() const {
+    const std::string who =
+        number_of(request_.count, "replica") + " over " + number_of(cluster_.devices().size(), "peer");
+    if (owners_mix_)
+      return {
+          ErrorCode::Infeasible,
+          who +
+              ": with a limit to what one owner's machines hold of the model, an owner's machines belong "
+              "to one replica, and no grouping does that; ask for fewer replicas, or add peers of others"};
+    if (!problem_)
+      return {ErrorCode::Infeasible, "equal_bits: require needs " +
+                                         number_of(request_.count * least_, "peer") +
+                                         " of one fingerprint; there are " + describe_kinds(cluster_) +
+                                         ". With prefer they work together"};
+    Error error = problem_->within(who + ", one of which would be too small");
+    if (problem_->code == ErrorCode::Infeasible) error.message += ", or ask for fewer replicas";
+    return error;
+  }
+
+  ReplicasPlan answer(const Found& found) {
+    ReplicasPlan answer;
+    for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
+    answer.agreed = weights_;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      answer.agreed[i].owner = found.loads[i].owner;
+      answer.agreed[i].stages = stages_with(weights_[i], found);
+    }
+    const auto duration = [](double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); };
+    answer.agreement = duration(found.agreement);
+    answer.predicted_step = duration(found.round / static_cast<double>(request_.every));
+    answer.explanation = explain(request_, answer);
+    return answer;
+  }
+
+  const ReplicasRequest& request_;
+  const ClusterView& cluster_;
+  const uint32_t least_;  // devices of a replica
+  const std::vector<AgreedWeight> weights_;
+  std::vector<double> speeds_;
+  ModelCache models_;
+  std::map<Group, Result<Plan>> plans_;
+  std::optional<Found> best_equal_, best_mixed_;
+  std::optional<Error> problem_;  // the first
+  bool owners_mix_ = false;
+};
+
+Status check(const ReplicasRequest& request) {
+  const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
+  if (request.count < 1 || request.every < 1) return bad("replicas need a number, and rounds steps");
+  const std::string replicas = "replicas: " + std::to_string(request.count);
+  if (request.count > 1 && !request.pipeline.pins.empty())
+    return bad(
+        replicas +
+        " cannot keep a pin: each replica computes these ops on a peer of its own. Leave out the pins, "
+        "or take one replica");
+  const uint32_t stages = request.pipeline.stages.value_or(1);
+  const size_t needed = size_t{request.count} * stages, there = request.pipeline.cluster.devices().size();
+  if (there < needed)
+    return fail(ErrorCode::Infeasible,
+                replicas + (stages > 1 ? " of " + std::to_string(stages) + " stages each" : "") + " needs " +
+                    number_of(needed, "peer") + ", " + std::to_string(there) +
+                    (there == 1 ? " is there" : " are there"));
+  return {};
+}
+
+}  // namespace
+
+ReplicasPlan alone(Plan plan) {
+  ReplicasPlan alone;
+  alone.predicted_step = plan.predicted_step;
+  alone.explanation = plan.explanation;
+  alone.replicas.push_back(std::move(plan));
+  return alone;
+}
+
+Result<ReplicasPlan> make_replicas_plan(const ReplicasRequest& request) {
+  WEFT_TRY_STATUS(check_request(request.pipeline));
+  WEFT_TRY_STATUS(check(request));
+  return ReplicasSearch(request).run();
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,357 @@
+// Replicas that make local steps, from a job to assignments: every seat's are such as a peer takes, together
+// they are whole, and what a checkpoint has goes to the seats that it is of.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "broker/place/assembly.h"
+#include "broker/place/pace.h"
+#include "broker/service/plan_worker.h"
+#include "broker/service/planner.h"
+#include "dag/state.h"
+#include "proto/codec/codec.h"
+#include "tests/planning/submitted.h"
+
+namespace weft::broker {
+namespace {
+
+using dag::StateKey;
+using dag::StateSlot;
+using proto::AssignStage;
+using proto::ProgramKind;
+using Planned = std::shared_ptr<const PlannedRun>;
+
+const proto::StageProgram* program_of(const AssignStage& stage, ProgramKind kind) {
+  for (const proto::StageProgram& program : stage.programs)
+    if (program.kind == kind) return &program;
+  return nullptr;
+}
+
+bool is_agreed(const StateKey& key) { return is_weight(key.slot); }
+
+DrawSecret counting() {
+  return [n = uint8_t{0}]() mutable { return proto::Secret{++n}; };
+}
+
+class ReplicasPlanned : public ::testing::Test {
+ protected:
+  // A net with running statistics, momentum and an evaluation.
+  proto::SubmitJob submit(std::vector<std::string> sets, const std::string& name = "densenet") {
+    sets.insert(sets.begin(), {"replicas=2", "sync.every=3"});
+    return jobs_.submit(name, sets);
+  }
+  Planned plan(const StartPlanning& request) {
+    const auto run = planner_.plan(request, /*is_first=*/true);
+    EXPECT_TRUE(run.has_value()) << (run ? "" : run.error().message);
+    return run ? *run : nullptr;
+  }
+
+  test::SubmittedJobs jobs_;
+  JobPlanner planner_{jobs_.jobs(), jobs_.blobs(), uint64_t{1} << 20};
+};
+
+// As a peer gets it.
+AssignStage received(const PlannedStage& stage) {
+  const auto message = proto::decode(proto::encode(*stage.assignment));
+  EXPECT_TRUE(message.has_value()) << (message ? "" : message.error().message);
+  return message ? std::get<AssignStage>(*message) : AssignStage{};
+}
+
+void expect_each_is_taken(const PlannedRun& run) {
+  for (const PlannedStage& stage : run.stages) {
+    const AssignStage taken = received(stage);
+    EXPECT_EQ(taken.seat, stage.assignment->seat);
+    EXPECT_EQ(proto::encode(taken), proto::encode(*stage.assignment));
+  }
+}
+
+// Each replica has each trained weight in one stage, under the number that it has in the others.
+void expect_agreed(const PlannedRun& run, const dag::Graph& graph) {
+  std::vector<std::string> names;
+  for (const StateKey& key : dag::trained_state(graph, {}))
+    if (is_agreed(key)) names.push_back(key.name);
+  const uint32_t count = run.local_steps->terms.count;
+  std::map<uint32_t, const proto::AgreedTensor*> first;
+  std::map<uint32_t, std::set<uint32_t>> numbers;  // by replica
+  for (const PlannedStage& stage : run.stages) {
+    ASSERT_TRUE(stage.assignment->local.has_value());
+    EXPECT_EQ(stage.assignment->local->steps, *run.local_steps);
+    const plan::Seat seat = stage.assignment->seat;
+    size_t held = 0;
+    for (const StateKey& key :
+         dag::trained_state(*program_of(*stage.assignment, ProgramKind::Train)->graph, {}))
+      held += is_agreed(key);
+    EXPECT_EQ(stage.assignment->local->tensors.size(), held);
+    for (const proto::AgreedTensor& tensor : stage.assignment->local->tensors) {
+      ASSERT_LT(tensor.number, names.size());
+      EXPECT_EQ(tensor.name, names[tensor.number]);
+      EXPECT_TRUE(numbers[seat.replica].insert(tensor.number).second) << tensor.name << " is twice there";
+      EXPECT_EQ(tensor.stages.at(seat.replica), seat.stage);
+      EXPECT_LT(tensor.owner, count);
+      const auto [same, fresh] = first.try_emplace(tensor.number, &tensor);
+      EXPECT_EQ(same->second->owner, tensor.owner);
+      EXPECT_EQ(same->second->stages, tensor.stages);
+    }
+  }
+  for (uint32_t replica = 0; replica < count; ++replica) EXPECT_EQ(numbers[replica].size(), names.size());
+}
+
+// One connection for two seats that send each other tensors, and none for others.
+void expect_links(const PlannedRun& run) {
+  std::map<plan::Seat, std::set<plan::Seat>> wanted;
+  const auto meet = [&](const plan::Seat& a, const plan::Seat& b) {
+    if (a == b) return;
+    wanted[a].insert(b);
+    wanted[b].insert(a);
+  };
+  for (const PlannedStage& stage : run.stages) {
+    const AssignStage& assign = *stage.assignment;
+    for (const proto::StageProgram& program : assign.programs)
+      for (const auto* ends : {&program.sends, &program.receives})
+        for (const proto::EdgeEnd& end : *ends) meet(assign.seat, {end.stage, assign.seat.replica});
+    for (const proto::AgreedTensor& tensor : assign.local->tensors)
+      meet(assign.seat, {tensor.stages[tensor.owner], tensor.owner});
+  }
+  size_t dialled = 0;
+  for (const PlannedStage& stage : run.stages) {
+    std::set<plan::Seat> linked;
+    for (const proto::LinkRoute& link : stage.assignment->links) {
+      EXPECT_TRUE(linked.insert(link.seat).second);
+      const auto other = run.find(link.seat);
+      ASSERT_TRUE(other.has_value());
+      EXPECT_EQ(link.peer, run.stages[*other].peer);
+      dialled += link.dials;
+    }
+    EXPECT_EQ(linked, wanted[stage.assignment->seat]) << to_string(stage.assignment->seat);
+  }
+  EXPECT_EQ(dialled, run.relay_tickets.size()) << "one side dials";
+}
+
+void expect_whole(const PlannedRun& run, const std::vector<plan::Seat>& seats) {
+  std::vector<plan::Seat> there;
+  std::set<PeerId> peers;
+  std::map<uint32_t, std::multiset<uint32_t>> parameters;  // by replica
+  for (const PlannedStage& stage : run.stages) {
+    const AssignStage& assign = *stage.assignment;
+    there.push_back(assign.seat);
+    EXPECT_TRUE(peers.insert(stage.peer).second) << "a peer has two seats";
+    EXPECT_EQ(assign.training.steps, last_inner_step(*run.local_steps));
+    EXPECT_NE(program_of(assign, ProgramKind::Train), nullptr);
+    if (assign.seat.replica != 0) EXPECT_EQ(program_of(assign, ProgramKind::Evaluate), nullptr);
+    parameters[assign.seat.replica].insert(stage.parameters.begin(), stage.parameters.end());
+  }
+  EXPECT_EQ(there, seats);
+  EXPECT_EQ(run.training.steps, last_inner_step(*run.local_steps));
+  for (uint32_t replica = 0; replica < run.local_steps->terms.count; ++replica) {
+    ASSERT_EQ(parameters[replica].size(), run.parameter_count);
+    uint32_t next = 0;
+    for (const uint32_t parameter : parameters[replica]) EXPECT_EQ(parameter, next++);
+  }
+  expect_links(run);
+  expect_each_is_taken(run);
+}
+
+// The graphs of one device: what it would be assigned alone.
+std::shared_ptr<const dag::Graph> whole_graph(JobPlanner& planner, test::SubmittedJobs& jobs,
+                                              const std::string& name) {
+  const auto alone = planner.plan(test::request_for(99, jobs.submit(name), 1), false);
+  EXPECT_TRUE(alone.has_value()) << (alone ? "" : alone.error().message);
+  return program_of(*(*alone)->stages.front().assignment, ProgramKind::Train)->graph;
+}
+
+TEST_F(ReplicasPlanned, EachOnAPeerOfItsOwn) {
+  const auto request = test::request_for(1, submit({"sync.codec=int8"}), 2);
+  const Planned run = plan(request);
+  ASSERT_NE(run, nullptr);
+  expect_whole(*run, {{0, 0}, {0, 1}});
+  EXPECT_NE(program_of(*run->stages.front().assignment, ProgramKind::Evaluate), nullptr);
+  EXPECT_GT(run->forward_microbatches, 0u);
+  JobPlanner another(jobs_.folder() / "another", jobs_.blobs(), std::nullopt);
+  expect_agreed(*run, *whole_graph(another, jobs_, "densenet"));
+  EXPECT_TRUE(run->explanation.front().starts_with("2 replicas over 2 peers: ")) << run->explanation.front();
+}
+
+TEST_F(ReplicasPlanned, AsPipelinesOfTheirOwn) {
+  const Planned run = plan(test::request_for(1, submit({"placement.stages=2"}), 4));
+  ASSERT_NE(run, nullptr);
+  expect_whole(*run, {{0, 0}, {0, 1}, {1, 0}, {1, 1}});
+  JobPlanner another(jobs_.folder() / "another", jobs_.blobs(), std::nullopt);
+  expect_agreed(*run, *whole_graph(another, jobs_, "densenet"));
+  const std::vector<Candidate> candidates = test::candidates(4);
+  std::vector<uint32_t> placed;
+  for (const PlannedStage& stage : run->stages)
+    for (uint32_t i = 0; i < candidates.size(); ++i)
+      if (candidates[i].peer == stage.peer) placed.push_back(i);
+  const Pace pace(*run, candidates, assumed_cluster(candidates));
+  const double predicted = seconds(run->predicted_step);
+  EXPECT_NEAR(seconds(pace.predicted_step(placed)), predicted, 0.3 * predicted);
+  EXPECT_GT(pace.step_seconds(placed), 0);
+}
+
+// Every tensor that a snapshot of the run would hold, each of other bytes.
+CheckpointCommitted snapshot_of(const PlannedRun& run, uint64_t step) {
+  CheckpointCommitted point{.job = 1, .step = step};
+  std::map<StateKey, dag::TensorSpec> specs;
+  for (const PlannedStage& stage : run.stages) {
+    const AssignStage& assign = *stage.assignment;
+    const dag::Graph& graph = *program_of(assign, ProgramKind::Train)->graph;
+    for (StateKey key : dag::trained_state(graph, assign.training.optimizer)) {
+      const dag::TensorSpec spec = graph.spec(graph.find_initializer(key.name)->value);
+      const uint32_t replica = assign.seat.replica;
+      if (!is_weight(key.slot)) key.replica = replica;
+      specs[key] = spec;
+      if (key.slot != StateSlot::Value) continue;
+      specs[{key.owner, key.name, StateSlot::OuterMomentum}] = spec;
+      specs[{key.owner, key.name, StateSlot::Residue, replica}] = spec;
+      specs[{key.owner, key.name, StateSlot::ReturnResidue}] = spec;
+    }
+  }
+  uint8_t n = 0;
+  for (const auto& [key, spec] : specs) {
+    proto::TensorReference& tensor = point.tensors.emplace_back();
+    tensor = {key, spec, {}};
+    tensor.sha256.bytes[0] = ++n;
+    tensor.sha256.bytes[1] = static_cast<uint8_t>(point.tensors.size() >> 8);
+  }
+  return point;
+}
+
+std::map<StateKey, Digest> tensors_of(const AssignStage& stage) {
+  std::map<StateKey, Digest> tensors;
+  for (const proto::TensorReference& tensor : stage.tensors) tensors[tensor.key] = tensor.sha256;
+  EXPECT_EQ(tensors.size(), stage.tensors.size());
+  return tensors;
+}
+
+// Of the snapshot, what the seat's own would list. Not what no snapshot has.
+void expect_goes_on(const AssignStage& stage, const CheckpointCommitted& point, bool owes) {
+  std::map<StateKey, Digest> wanted;
+  std::set<std::string> names;
+  for (const proto::AgreedTensor& tensor : stage.local->tensors) names.insert(tensor.name);
+  for (const proto::TensorReference& tensor : point.tensors) {
+    const StateKey& key = tensor.key;
+    if (!names.contains(key.name)) continue;
+    const auto agreed = std::find_if(stage.local->tensors.begin(), stage.local->tensors.end(),
+                                     [&](const auto& one) { return one.name == key.name; });
+    const bool shared = is_weight(key.slot) || key.slot == StateSlot::OuterMomentum;
+    const bool returned = key.slot == StateSlot::ReturnResidue && owes && agreed->owner == stage.seat.replica;
+    const bool own = key.slot != StateSlot::ReturnResidue && !shared && key.replica == stage.seat.replica &&
+                     (owes || key.slot != StateSlot::Residue);
+    if (shared || returned || own) wanted[key] = tensor.sha256;
+  }
+  std::map<StateKey, Digest> there = tensors_of(stage);
+  std::erase_if(there, [&](const auto& entry) { return !names.contains(entry.first.name); });
+  EXPECT_EQ(there, wanted) << to_string(stage.seat);
+}
+
+TEST_F(ReplicasPlanned, ASnapshotGoesToTheSeatsThatItIsOf) {
+  for (const bool owes : {true, false}) {
+    SCOPED_TRACE(owes);
+    StartPlanning request = test::request_for(
+        1, submit({"placement.stages=2", owes ? "sync.codec=int4" : "sync.codec=dense"}), 4);
+    const Planned first = plan(request);
+    ASSERT_NE(first, nullptr);
+    request.checkpoint = snapshot_of(*first, 3);
+    request.checkpoint->skipped_steps = 1;
+    request.microbatch_size = first->training.microbatch_size;
+    const Planned second = plan(request);
+    ASSERT_NE(second, nullptr);
+    expect_each_is_taken(*second);
+    for (const PlannedStage& stage : second->stages) {
+      EXPECT_EQ(stage.assignment->after_step, 3u);
+      EXPECT_EQ(stage.assignment->skipped_steps, 1u);
+      expect_goes_on(*stage.assignment, *request.checkpoint, owes);
+    }
+  }
+}
+
+TEST_F(ReplicasPlanned, OthersTakeTheSameSeats) {
+  StartPlanning request = test::request_for(1, submit({"placement.stages=2", "sync.codec=int4"}), 5);
+  const Planned first = plan(request);
+  ASSERT_NE(first, nullptr);
+  request.previous = first;
+  request.plan_version = 2;
+  request.placed = {4, 3, 2, 1};
+  request.checkpoint = snapshot_of(*first, 6);
+  const auto again = place_stages_again(request, nullptr, 1 << 20, counting());
+  ASSERT_TRUE(again.has_value()) << again.error().message;
+  expect_whole(**again, {{0, 0}, {0, 1}, {1, 0}, {1, 1}});
+  for (size_t s = 0; s < 4; ++s) {
+    EXPECT_EQ((*again)->stages[s].peer, request.candidates[request.placed[s]].peer);
+    EXPECT_EQ((*again)->stages[s].assignment->plan_version, 2u);
+    expect_goes_on(*(*again)->stages[s].assignment, *request.checkpoint, true);
+  }
+}
+
+// Of one pipeline, or of another number of replicas: each goes on with the first one's slots, nobody owes.
+TEST_F(ReplicasPlanned, ACheckpointOfAnotherNumberOfReplicasIsForEach) {
+  StartPlanning request = test::request_for(1, submit({"sync.codec=int4"}), 3);
+  const Planned two = plan(request);
+  ASSERT_NE(two, nullptr);
+  request.checkpoint = snapshot_of(*two, 2);
+  request.submission = submit({"sync.codec=int4", "replicas=3"});
+  request.job = 2;
+  proto::SubmitJob begins = *request.submission;
+  begins.beginning = proto::Beginning{.step = 2};
+  request.submission = begins;
+  const Planned three = plan(request);
+  ASSERT_NE(three, nullptr);
+  ASSERT_EQ(three->stages.size(), 3u);
+  EXPECT_EQ(three->local_steps->begun_after, 2u);
+  EXPECT_EQ(three->local_steps->steps, 12u);
+  EXPECT_EQ(three->training.steps, last_inner_step(*three->local_steps));
+  expect_each_is_taken(*three);
+  std::map<StateKey, Digest> saved;
+  for (const auto& tensor : request.checkpoint->tensors) saved[tensor.key] = tensor.sha256;
+  for (const PlannedStage& stage : three->stages) {
+    EXPECT_EQ(stage.assignment->after_step, 2u);
+    size_t slots = 0;
+    for (const auto& [key, sha256] : tensors_of(*stage.assignment)) {
+      EXPECT_NE(key.slot, StateSlot::Residue);
+      StateKey from = key;
+      from.replica = 0;
+      if (key.slot == StateSlot::Momentum) {
+        ++slots;
+        EXPECT_EQ(key.replica, stage.assignment->seat.replica);
+      }
+      if (saved.contains(from)) EXPECT_EQ(sha256, saved[from]) << to_string(key);
+    }
+    EXPECT_EQ(slots, three->parameter_count);
+  }
+  begins.beginning->step = 12;
+  request.submission = begins;
+  const auto nothing = planner_.plan(request, false);
+  ASSERT_FALSE(nothing.has_value());
+  EXPECT_EQ(nothing.error().code, ErrorCode::InvalidArgument) << nothing.error().message;
+}
+
+TEST_F(ReplicasPlanned, OnlyPeersThatKnowThemSuit) {
+  const auto wanted = planner_.check(submit({}));
+  ASSERT_TRUE(wanted.has_value()) << wanted.error().message;
+  EXPECT_EQ(wanted->peer_minor, proto::kProtocolMinorOfLocalSteps);
+  const auto of_each_step = planner_.check(jobs_.submit("densenet"));
+  ASSERT_TRUE(of_each_step.has_value());
+  EXPECT_LT(of_each_step->peer_minor, proto::kProtocolMinorOfLocalSteps);
+}
+
+TEST_F(ReplicasPlanned, TooFewPeersAreNamed) {
+  const auto refused = planner_.plan(test::request_for(1, submit({"replicas=3"}), 2), true);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::Infeasible);
+  EXPECT_EQ(refused.error().message, "replicas: 3 needs 3 peers, 2 are there");
+}
+
+// What a process of its own plans comes back over its pipe as it was.
+TEST_F(ReplicasPlanned, InAProcessOfItsOwn) {
+  const StartPlanning request = test::request_for(1, submit({"placement.stages=2"}), 4);
+  const auto process = PlanProcess::start(jobs_.process_options());
+  ASSERT_TRUE(process.has_value()) << process.error().message;
+  const auto there = (*process)->ask(request, {proto::PlanTask::Plan, true}, std::chrono::seconds(120));
+  ASSERT_TRUE(there.has_value()) << there.error().message;
+  ASSERT_NE(there->run, nullptr);
+  expect_whole(*there->run, {{0, 0}, {0, 1}, {1, 0}, {1, 1}});
+  EXPECT_EQ(there->feed->steps, 12u);  // of all replicas together
+}
+
+}  // namespace
+}  // namespace weft::broker
