@@ -125,6 +125,7 @@ std::optional<Task> TrainScript::next_of_step() {
 
 void TrainScript::end_given_step() {
   ++given_.step;
+  if (!given_.updated) ++given_.skipped;  // it made none
   given_.microbatches.clear();
   given_.squares = given_.updated = false;
   given_.agreed.reset();

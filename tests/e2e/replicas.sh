@@ -8,7 +8,7 @@ cluster_begin
 text=$work/corpus.txt
 made_text 100000 >"$text"
 job=examples/gpt/job.yaml
-sets=(--set "data.train.path=$text" --set data.train.sequence_length=32 --set batch_size=8 --set microbatch_size=4 --set checkpoint=null
+sets=(--set "data.train.path=$text" --set batch_size=4 --set microbatch_size=2 --set checkpoint=null
       --set evaluate_every=24)
 
 # terms NAME REPLICAS STEPS SYNC: what a run is of, and its bytes on one machine.

@@ -334,6 +334,9 @@ class Seats {
     for (peer::SentShare& share : output.agreed)
       send(seat, share.to, share.header,
            value_or_fail(peer::decode_tensor(share.header, share.payload, world_.job.seed)));
+    const uint64_t made_none = own_step(local_, seat.replica, last_) ? 0 : 1;
+    EXPECT_TRUE(task.kind != TaskKind::Snapshot || task.skipped_steps == made_none)
+        << "inner steps less updates of the replica's optimizer";
     for (auto& named : output.snapshot) {
       const auto [at, is_new] = state_.emplace(named.key, named.tensor);
       EXPECT_TRUE(is_new || is_same(at->second, named.tensor))
