@@ -87,8 +87,14 @@ void Broker::on_heard(const Heard& event) {
   Peer* peer = pool_.of(event.connection);
   if (peer == nullptr) return;
   peer->last_heard = std::max(peer->last_heard, event.at);
-  if (!event.work) return;
-  if (const auto slow = runs_.on_work(*peer, *event.work)) recovery_.on_slow(*slow, *peer);
+  on_beat(*peer, event.work, event.saving);
+}
+
+void Broker::on_beat(Peer& peer, const std::optional<proto::StageWork>& work,
+                     const std::optional<proto::StageSaving>& saving) {
+  if (saving) runs_.on_saving(peer, *saving);
+  if (!work) return;
+  if (const auto slow = runs_.on_work(peer, *work)) recovery_.on_slow(*slow, peer);
 }
 
 void Broker::protocol_error(Peer& peer, const std::string& what) {
@@ -128,8 +134,7 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
       Overloaded{
           [&](const proto::Heartbeat& m) {
             step_.send(*peer.connection, proto::HeartbeatAck{m.sequence});
-            if (!m.work) return;
-            if (const auto slow = runs_.on_work(peer, *m.work)) recovery_.on_slow(*slow, peer);
+            on_beat(peer, m.work, m.saving);
           },
           [&](const proto::Drain& m) { on_drain(peer, m); },
           [&](const proto::StageReady& m) {

@@ -98,6 +98,8 @@ class Broker {
   // Messages of peers (broker.cc)
   void on_received(const Received& event);
   void on_heard(const Heard& event);
+  void on_beat(Peer& peer, const std::optional<proto::StageWork>& work,
+               const std::optional<proto::StageSaving>& saving);
   void on_peer_message(Peer& peer, const Received& event);
   void on_drain(Peer& peer, const proto::Drain& drain);
   void count(const Peer& peer, const proto::StepReport& report);

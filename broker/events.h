@@ -47,11 +47,12 @@ struct Received {
   uint32_t blobs_missing = 0;
 };
 // Of a peer, by its gate, which answers heartbeats itself: when something last came from it, and what the
-// newest heartbeat said of its work.
+// newest heartbeat said of its work and of what it saves.
 struct Heard {
   ConnectionId connection = 0;
   Instant at{};
   std::optional<proto::StageWork> work{};
+  std::optional<proto::StageSaving> saving{};
 };
 struct Disconnected {
   ConnectionId connection = 0;

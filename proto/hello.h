@@ -43,8 +43,9 @@ inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
 // From 12 on peers say how many stages they hold at once, which ones they still hold when they come back, and
 // what a resumed one takes. Others hold one.
 // From 13 on peers say why they leave and whether they come back, how a stage's tensors travel, and learn
-// whose job a stage is of; brokers say in HelloAck what time it is there, and where they see the other side, take
-// a job that begins at a checkpoint, and remove a job that has ended.
+// whose job a stage is of; brokers say in HelloAck what time it is there, and where they see the other side,
+// take a job that begins at a checkpoint, and remove a job that has ended. From 14 on peers say how far the
+// upload of a checkpoint is.
 inline constexpr uint32_t kProtocolMinorOfBeginnings = 13;
 // The first whose peers make local steps beside those of other replicas, and agree with them; others get no
 // stage of a job whose replicas do.

@@ -22,10 +22,19 @@ struct StageWork {
   uint64_t segments_done = 0;  // of the training program, since the stage began
   double seconds_busy = 0;     // computing them
 };
+// How far the upload of a stage's part of a checkpoint has come. What the broker had already is among it; how
+// many bytes there are in all the broker knows.
+struct StageSaving {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  Bytes saved{};  // of its tensors, as they lie in memory
+};
 struct Heartbeat {
   uint64_t sequence = 0;
   Bytes memory_free{};
   std::optional<StageWork> work{};
+  std::optional<StageSaving> saving{};  // of the oldest that is under way
 };
 // Give me no more work, and take mine away when you can.
 struct Drain {

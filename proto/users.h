@@ -115,6 +115,10 @@ struct JobStatus {
   // The last evaluation: after which step, and what it gave. 0: none.
   uint64_t evaluated_step = 0;
   std::map<std::string, double> metrics{};
+  // The checkpoint that stages upload now: after which step (0: none), the bytes of its tensors, and how many
+  // of them the broker has.
+  uint64_t saving_step = 0;
+  Bytes saving_bytes{}, saved_bytes{};
 };
 // How others come to a peer.
 enum class Reach : uint8_t {

@@ -154,6 +154,11 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
                             status.samples_per_second;
     status.stages = run.stages();
     status.comparison = run.compared();
+    if (const auto saving = run.saving()) {
+      status.saving_step = run.inner().made(saving->step);
+      status.saving_bytes = saving->bytes;
+      status.saved_bytes = saving->saved;
+    }
     for (proto::StageStatus& stage : status.stages) {
       const Peer& peer = pool.at(stage.peer);
       stage.peer_name = peer.name;

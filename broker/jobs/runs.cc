@@ -267,4 +267,11 @@ std::optional<SlowStage> Runs::on_work(Peer& peer, const proto::StageWork& work)
   return slow_stages_.on_work(*job, peer, work);
 }
 
+void Runs::on_saving(const Peer& peer, const proto::StageSaving& saving) {
+  Job* job = peer.works_on(saving.run) ? book_.find(saving.run) : nullptr;
+  phase::Running* at = job != nullptr && job->plan_version == saving.plan_version ? job->running() : nullptr;
+  const auto stage = at != nullptr && !at->over ? at->crew.stage_of(peer.id) : std::nullopt;
+  if (stage && at->crew.stages[*stage].here) at->run->on_saving(*stage, saving.step, saving.saved);
+}
+
 }  // namespace weft::broker

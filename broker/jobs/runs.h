@@ -80,6 +80,8 @@ class Runs {
 
   // What a peer says of its stage's work. Nothing: the stage is not found to be slow.
   std::optional<SlowStage> on_work(Peer& peer, const proto::StageWork& work);
+  // And of what its stage saves.
+  void on_saving(const Peer& peer, const proto::StageSaving& saving);
 
   // Deadlines of loading and running.
   void check_progress();

@@ -12,6 +12,7 @@ namespace weft::broker {
 void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
   made.assign(direct ? stages : 0, false);
   in.assign(stages, false);
+  saved.assign(stages, std::nullopt);
   replica_of = std::move(replicas);
   const auto last = std::max_element(replica_of.begin(), replica_of.end());
   skipped_steps.assign(last == replica_of.end() ? 1 : *last + size_t{1}, std::nullopt);
@@ -19,6 +20,11 @@ void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
 
 bool Round::is_whole() const { return is_made() && all_said(in); }
 bool Round::is_made() const { return all_said(made); }
+
+bool Round::has_begun() const {
+  return std::find(in.begin(), in.end(), true) != in.end() ||
+         std::any_of(saved.begin(), saved.end(), [](const auto& of_stage) { return of_stage.has_value(); });
+}
 
 Result<std::optional<Error>> Round::take(Instant now, uint32_t stage, const proto::CheckpointReport& report,
                                          uint32_t blobs_missing) {

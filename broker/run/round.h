@@ -20,11 +20,13 @@ struct Round {
   bool gates = false;  // its step is committed only with it
   bool failed = false;
   bool direct = false;
-  bool outlived = false;                                 // a stage came back to it
-  std::vector<bool> made{};                              // by stage: it has reported its part of a direct one
-  Instant ready_at{};                                    // every stage had done its step
-  Instant made_at{};                                     // every stage had made its part
-  std::vector<bool> in{};                                // by stage
+  bool outlived = false;     // a stage came back to it
+  std::vector<bool> made{};  // by stage: it has reported its part of a direct one
+  Instant ready_at{};        // every stage had done its step
+  Instant made_at{};         // every stage had made its part
+  std::vector<bool> in{};    // by stage
+  // By stage: how much of its part the broker has, as it last said; nothing: it has not begun.
+  std::vector<std::optional<Bytes>> saved{};
   std::vector<proto::TensorReference> tensors{};         // each once
   std::vector<std::optional<uint64_t>> skipped_steps{};  // by replica, as its stages say, which have to agree
   std::vector<uint32_t> replica_of{};                    // by stage; empty: there is one replica
@@ -46,6 +48,8 @@ struct Round {
 
   bool is_whole() const;
   bool is_made() const;
+  // Some stage uploads its part, or has.
+  bool has_begun() const;
   // The stage has yet to report its part.
   bool awaits(uint32_t stage) const { return !(direct ? made : in)[stage]; }
   // Of a direct one that every stage has made: nobody has fetched that stage's part yet.

@@ -80,6 +80,8 @@ class Run {
       const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
     return rounds_.newest_copy(committed_step(), has);
   }
+  // A stage says how much of its part of a checkpoint the broker has.
+  void on_saving(uint32_t stage, uint64_t step, Bytes saved) { rounds_.on_saving(stage, step, saved); }
   RunEffects on_tick(Instant now);
   // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
   RunEffects request_stop(Instant now, bool to_go_on);
@@ -104,6 +106,8 @@ class Run {
   Instant last_progress() const { return last_progress_; }
   // What it waits for at the moment.
   MissingReports missing_reports() const;
+  // The checkpoint that stages upload now.
+  std::optional<Saving> saving() const { return rounds_.saving(); }
   // A snapshot is under way without which the run does not go on.
   bool waits_for_snapshot() const { return rounds_.holds_the_run_up(); }
   // A microbatch of all stages over dense links is under way, which takes about so long.

@@ -21,7 +21,9 @@ Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, con
       recovery_(begin.after_step),
       begun_with_(std::max(begin.after_step, begin.checkpointed)),
       keep_from_(begin.after_step),
-      written_{begin.after_step, begin.after_step == begin.checkpointed} {}
+      written_{begin.after_step, begin.after_step == begin.checkpointed} {
+  for (uint32_t s = 0; s < plan_->stages.size(); ++s) bytes_.push_back({copied_bytes(*plan_, s)});
+}
 
 void Rounds::resume(uint64_t keep_from) {
   keep_from_ = std::max(keep_from_, keep_from);
@@ -158,6 +160,14 @@ bool Rounds::on_fetched(Instant now, uint32_t stage, uint64_t step) {
   return true;
 }
 
+void Rounds::on_saving(uint32_t stage, uint64_t step, Bytes saved) {
+  for (Round& round : rounds_) {
+    if (round.step != step || !round.durable) continue;
+    std::optional<Bytes>& said = round.saved[stage];
+    said = std::max(said.value_or(Bytes{}), std::min(saved, bytes_[stage]));
+  }
+}
+
 void Rounds::on_resumed(uint32_t stage) {
   for (Round& round : rounds_) round.outlived = round.outlived || !round.in[stage];
 }
@@ -279,6 +289,19 @@ bool Rounds::has_whole(uint64_t committed) const {
   return !rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed;
 }
 
+std::optional<Saving> Rounds::saving() const {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
+    return round.durable && !round.failed && round.has_begun();
+  });
+  if (at == rounds_.end()) return std::nullopt;
+  Saving saving{.step = at->step};
+  for (size_t s = 0; s < bytes_.size(); ++s) {
+    saving.bytes += bytes_[s];
+    saving.saved += at->in[s] ? bytes_[s] : at->saved[s].value_or(Bytes{});
+  }
+  return saving;
+}
+
 MissingReports Rounds::missing_reports() const {
   for (const Round& round : rounds_)
     if (MissingReports missing = missing_reports_of(round.direct ? round.made : round.in, true);
@@ -307,7 +330,7 @@ Status Rounds::check(uint64_t committed, uint64_t granted) const {
     if (round.step > granted || round.step > written_.step)
       return broken("that of step " + step + " was never written");
     if (round.direct && (round.durable || round.gates)) return broken(step + " waits for peers alone");
-    if (round.in.size() != plan_->stages.size() ||
+    if (round.in.size() != plan_->stages.size() || round.saved.size() != plan_->stages.size() ||
         round.made.size() != (round.direct ? plan_->stages.size() : 0))
       return broken(step + " has parts of stages that are not there");
     before = &round;

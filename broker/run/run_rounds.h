@@ -26,6 +26,12 @@
 
 namespace weft::broker {
 
+// A checkpoint that is being uploaded.
+struct Saving {
+  uint64_t step = 0;
+  Bytes bytes{}, saved{};  // of its tensors; and those of them that the broker has
+};
+
 class Rounds {
  public:
   Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
@@ -80,6 +86,9 @@ class Rounds {
                          uint32_t blobs_missing);
   // Somebody has fetched that stage's part; whether the copy is whole by it.
   bool on_fetched(Instant now, uint32_t stage, uint64_t step);
+  // A stage says how much of its part of a checkpoint the broker has. No less than it has said before, and no
+  // more than there is, is believed; of what is not under way nothing.
+  void on_saving(uint32_t stage, uint64_t step, Bytes saved);
   // A stage came back: what it had uploaded may have gone with a broker.
   void on_resumed(uint32_t stage);
   // All stages have done a step, which took so many seconds (0: not known).
@@ -118,6 +127,7 @@ class Rounds {
   bool is_settled(uint64_t sequence) const;  // no snapshot of that command is under way
   std::vector<uint64_t> under_way() const;   // their commands, by sequence
   bool has_whole(uint64_t committed) const;  // complete() would take some
+  std::optional<Saving> saving() const;      // the oldest checkpoint that stages upload
   MissingReports missing_reports() const;    // who owes a part of the oldest one that lacks any
   // Blobs of snapshots under way, which are not durable.
   void add_reported(std::vector<Digest>& blobs) const;
@@ -135,6 +145,7 @@ class Rounds {
   InnerSteps inner_;
   RunOptions options_;
   CopyPace pace_;
+  std::vector<Bytes> bytes_;  // by stage, of a snapshot
   std::deque<Round> rounds_;
   uint64_t checkpointed_;
   uint64_t recovery_;    // of the last whole snapshot

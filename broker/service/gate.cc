@@ -307,6 +307,7 @@ bool Gate::serve_peer(const SessionPtr& from, const Message& message) {
 // a peer think that its broker is gone.
 void Gate::on_heartbeat(const SessionPtr& from, const proto::Heartbeat& heartbeat) {
   if (heartbeat.work) from->work = heartbeat.work;
+  if (heartbeat.saving) from->saving = heartbeat.saving;
   from->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
                           .head = proto::encode(proto::HeartbeatAck{heartbeat.sequence}),
                           .body = {},

@@ -131,7 +131,8 @@ std::vector<Heard> Sessions::heard(Instant now, const std::function<bool(Connect
     const uint64_t received = session->connection->stats().bytes_received;
     if (received == session->bytes_received && !is_held_up(number)) continue;
     session->bytes_received = received;
-    heard.push_back({number, now, std::exchange(session->work, std::nullopt)});
+    heard.push_back({number, now, std::exchange(session->work, std::nullopt),
+                     std::exchange(session->saving, std::nullopt)});
   }
   return heard;
 }

@@ -26,8 +26,9 @@ struct Session {
   Instant taking_at{};      // when it was last seen to take something, or had taken all
 
   // Of a peer.
-  uint64_t bytes_received = 0;             // when it was last looked at
-  std::optional<proto::StageWork> work{};  // of the newest heartbeat, not told yet
+  uint64_t bytes_received = 0;                 // when it was last looked at
+  std::optional<proto::StageWork> work{};      // of the newest heartbeat, not told yet
+  std::optional<proto::StageSaving> saving{};  // likewise
 
   const PeerId& key() const { return connection->remote(); }
   size_t bytes_queued() const { return connection->stats().bytes_queued; }

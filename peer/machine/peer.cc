@@ -123,7 +123,7 @@ void Peer::State::on_tick(Bytes memory_free) {
   std::optional<proto::StageWork> work;
   for (const auto& [number, stage] : stages)
     if (stage.trains() && !work) work = stage.machine.work(now);
-  apply(session.on_tick(now, memory_free, work));
+  apply(session.on_tick(now, memory_free, work, saving()));
   if (orphan_at && now >= *orphan_at) give_up();
   if (retired && now >= retired->until) forget_retired();
   for (auto& [number, stage] : stages)
@@ -288,6 +288,10 @@ PeerEffects Peer::on_missing(Instant now, uint64_t upload, const Result<std::vec
 
 PeerEffects Peer::on_uploaded(Instant now, uint64_t upload, const Digest& sha256, const Status& stored) {
   return handle(*state_, now, [&] { state_->on_stored(upload, sha256, stored); });
+}
+
+PeerEffects Peer::on_sent(Instant now, uint64_t upload, const Digest& sha256, uint64_t bytes) {
+  return handle(*state_, now, [&] { state_->on_sent(upload, sha256, bytes); });
 }
 
 Session::State Peer::state() const { return state_->session.state(); }

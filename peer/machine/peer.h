@@ -9,7 +9,8 @@
 // A peer may hold several stages, of different runs (Bounds::stages). What begins with a generation belongs
 // to one of them: the shell hands the number back, and what comes for a stage that has gone is dropped here.
 // They share the device, which does the tasks of each in the order in which they were handed out, the memory
-// offered and the blobs. A heartbeat has room for the work of one: the oldest that trains.
+// offered and the blobs. A heartbeat has room for the work of one, the oldest that trains, and for the
+// checkpoint of one.
 //
 // When the broker is lost the stage goes on with the commands it has, keeps what it could not report, and
 // asks again for what it was fetching or uploading once the broker has answered ResumeStage. Not before
@@ -214,6 +215,8 @@ class Peer {
                         std::vector<proto::TensorReference> tensors);
   PeerEffects on_missing(Instant now, uint64_t upload, const Result<std::vector<Digest>>& missing);
   PeerEffects on_uploaded(Instant now, uint64_t upload, const Digest& sha256, const Status& stored);
+  // Of a blob that is uploaded so much has left this machine; said now and then, for people.
+  PeerEffects on_sent(Instant now, uint64_t upload, const Digest& sha256, uint64_t bytes);
 
   Session::State state() const;
   // Of the newest stage held, if any; for tests and statistics.

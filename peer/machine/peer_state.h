@@ -162,6 +162,8 @@ struct Peer::State {
   void start_uploads();
   void on_missing(uint64_t number, const Result<std::vector<Digest>>& missing);
   void on_stored(uint64_t number, const Digest& sha256, const Status& stored);
+  void on_sent(uint64_t number, const Digest& sha256, uint64_t bytes);
+  std::optional<proto::StageSaving> saving() const;
   HeldStage* uploader(uint64_t number);
   void end_upload(HeldStage& stage, Uploads::Done done);
 

@@ -129,6 +129,17 @@ void Peer::State::on_stored(uint64_t number, const Digest& sha256, const Status&
     end_upload(*stage, std::move(*done));
 }
 
+void Peer::State::on_sent(uint64_t number, const Digest& sha256, uint64_t bytes) {
+  if (HeldStage* stage = uploader(number)) stage->uploads.on_sent(number, sha256, bytes);
+}
+
+std::optional<proto::StageSaving> Peer::State::saving() const {
+  for (const auto& [number, stage] : stages)
+    if (const auto saving = stage.uploads.saving(); saving && stage.trains() && stage.is_heard)
+      return proto::StageSaving{stage.run(), stage.assignment->plan_version, saving->step, saving->saved};
+  return std::nullopt;
+}
+
 void Peer::State::end_upload(HeldStage& stage, Uploads::Done done) {
   if (stage.failed) return;
   const proto::JobNumber run = stage.run();

@@ -110,7 +110,8 @@ SessionEffects Session::on_message(Instant now, const proto::Message& message) {
   return effects;
 }
 
-SessionEffects Session::on_tick(Instant now, Bytes memory_free, const std::optional<proto::StageWork>& work) {
+SessionEffects Session::on_tick(Instant now, Bytes memory_free, const std::optional<proto::StageWork>& work,
+                                const std::optional<proto::StageSaving>& saving) {
   switch (state_) {
     case State::Offline:
       if (retry_at_ && now >= *retry_at_) return start(now);
@@ -125,7 +126,7 @@ SessionEffects Session::on_tick(Instant now, Bytes memory_free, const std::optio
       if (now - last_heard_ > lease_) return drop(now, "nothing heard from the broker for a lease");
       if (now - last_heartbeat_ >= heartbeat_interval_) {
         last_heartbeat_ = now;
-        return {TellBroker{proto::Heartbeat{++sequence_, memory_free, work}}};
+        return {TellBroker{proto::Heartbeat{++sequence_, memory_free, work, saving}}};
       }
       break;
     case State::Left:

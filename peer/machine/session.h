@@ -67,7 +67,8 @@ class Session {
   SessionEffects on_lost(Instant now, const Error& error);
   // Any message: it shows that the broker lives. HelloAck and Refusal are for the session.
   SessionEffects on_message(Instant now, const proto::Message& message);
-  SessionEffects on_tick(Instant now, Bytes memory_free, const std::optional<proto::StageWork>& work);
+  SessionEffects on_tick(Instant now, Bytes memory_free, const std::optional<proto::StageWork>& work,
+                         const std::optional<proto::StageSaving>& saving = {});
   // To leave: when a stage is held, not before drain() has been called again without one. May be called at
   // any time, and again after the broker came back.
   SessionEffects drain(bool holds_stage);

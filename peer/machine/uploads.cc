@@ -67,11 +67,11 @@ std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
     if (!offered)
       return on_failed(now, *upload,
                        {ErrorCode::InvalidArgument, "the broker lacks what it was not offered"});
-    upload->to_put.insert(sha256);
+    upload->to_put.emplace(sha256, 0);
   }
   if (upload->to_put.empty()) return take(number);
   const bool paced = upload->is_snapshot() && upload->task.key.step != terms.last_step;
-  for (const Digest& sha256 : upload->to_put)
+  for (const auto& [sha256, sent] : upload->to_put)
     out.push_back(UploadBlob{.generation = generation_,
                              .upload = number,
                              .sha256 = sha256,
@@ -101,6 +101,12 @@ std::optional<Uploads::Done> Uploads::on_uploaded(Instant now, uint64_t number, 
   if (!stored) return on_failed(now, *upload, stored.error());
   if (upload->to_put.erase(sha256) == 0 || !upload->to_put.empty()) return std::nullopt;
   return take(number);
+}
+
+void Uploads::on_sent(uint64_t number, const Digest& sha256, uint64_t bytes) {
+  Upload* upload = find(number);
+  if (upload == nullptr) return;
+  if (const auto at = upload->to_put.find(sha256); at != upload->to_put.end()) at->second = bytes;
 }
 
 std::optional<Uploads::Done> Uploads::on_failed(Instant now, Upload& upload, const Error& error) {
@@ -144,6 +150,23 @@ std::set<uint64_t> Uploads::snapshot_steps() const {
   for (const Upload& upload : uploads_)
     if (upload.is_snapshot()) steps.insert(upload.task.key.step);
   return steps;
+}
+
+// What the broker lacks is known once something is to be put.
+std::optional<Uploads::Saving> Uploads::saving() const {
+  const auto at = std::find_if(uploads_.begin(), uploads_.end(), [](const Upload& upload) {
+    return upload.is_snapshot() && upload.task.durable && !upload.task.direct;
+  });
+  if (at == uploads_.end()) return std::nullopt;
+  Saving saving{.step = at->task.key.step};
+  if (at->to_put.empty()) return saving;
+  for (const proto::TensorReference& tensor : at->tensors) {
+    const Bytes size = tensor.spec.bytes();
+    const auto putting = at->to_put.find(tensor.sha256);
+    saving.saved +=
+        putting == at->to_put.end() ? size : std::min(size, Bytes{static_cast<int64_t>(putting->second)});
+  }
+  return saving;
 }
 
 size_t Uploads::predictions() const {

@@ -20,7 +20,7 @@ struct Upload {
   std::vector<proto::TensorReference> tensors{};
   std::vector<WantedBlob> blobs{};  // of the tensors, each once
   uint64_t number = 0;
-  std::set<Digest> to_put{};
+  std::map<Digest, uint64_t> to_put{};  // and how many bytes of each have left
   uint32_t attempts = 0;
 
   bool is_snapshot() const { return task.kind == TaskKind::Snapshot; }
@@ -60,6 +60,7 @@ class Uploads {
   std::optional<Done> on_missing(Instant now, uint64_t number, const Result<std::vector<Digest>>& missing,
                                  const Terms& terms, PeerEffects& out);
   std::optional<Done> on_uploaded(Instant now, uint64_t number, const Digest& sha256, const Status& stored);
+  void on_sent(uint64_t number, const Digest& sha256, uint64_t bytes);
   void interrupt();                       // the broker went: everything is offered anew
   void drop_snapshots(uint64_t settled);  // nobody waits for those of commands up to it
   void clear();                           // the stage has gone, or failed
@@ -67,6 +68,13 @@ class Uploads {
   // Copied and not through, or not settled.
   size_t snapshots() const;
   std::set<uint64_t> snapshot_steps() const;  // of those that are hashed
+  // The oldest checkpoint that is not through: its step, and how many bytes of its tensors the broker has, or
+  // has been sent.
+  struct Saving {
+    uint64_t step = 0;
+    Bytes saved{};
+  };
+  std::optional<Saving> saving() const;
   size_t predictions() const;
   bool anything_waits() const;  // for start()
 

@@ -8,6 +8,7 @@ using proto::Message;
 
 namespace {
 constexpr size_t kUnansweredMax = 8 << 20;  // bytes of puts without an answer before another one begins
+constexpr size_t kToldFrom = 256 << 10;     // bytes: of smaller ones nobody need know how far they are
 }  // namespace
 
 net::OutFrame message_frame(const Message& message) {
@@ -126,6 +127,7 @@ bool BulkTransfers::send_chunk(Put& put) {
   send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
          .head = proto::encode_chunk_head(put.request),
          .body = put.body.next(size)});
+  put.given += size;
   return true;
 }
 
@@ -138,6 +140,7 @@ void BulkTransfers::put_again(uint64_t request) {
   put.request = next_request_++;
   put.options.base.reset();
   put.begun = put.has_base = false;
+  put.given = 0;
   put.body.begin_again();
   puts_.push_back(std::move(put));
   send_puts();
@@ -151,6 +154,19 @@ void BulkTransfers::cancel_puts(uint64_t owner) {
     return true;
   });
   for (const auto& done : cancelled) done(fail(ErrorCode::Cancelled, "the upload was given up"));
+}
+
+// What waits in the connection is of the last ones that were given to it.
+bool BulkTransfers::tell_sent() {
+  uint64_t waiting = pacing_.unsent ? pacing_.unsent() : 0;
+  for (auto put = puts_.rbegin(); put != puts_.rend(); ++put) {
+    const uint64_t waits = std::min(waiting, put->given);
+    waiting -= waits;
+    if (put->given == 0 || !put->options.on_sent || put->body.bytes.bytes.size() < kToldFrom) continue;
+    const double share = static_cast<double>(put->given - waits) / static_cast<double>(put->given);
+    put->options.on_sent(static_cast<uint64_t>(share * static_cast<double>(put->body.taken())));
+  }
+  return !puts_.empty();
 }
 
 void BulkTransfers::missing(std::vector<Digest> blobs, bool durable,

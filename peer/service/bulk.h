@@ -78,6 +78,8 @@ class BulkTransfers {
     uint64_t rate = 0;   // bytes a second; 0, or without a loop: no limit
     bool packs = false;  // the other side unpacks (storage/packed.h)
     uint64_t owner = 0;  // for cancel_puts()
+    // Is told by tell_sent() how many bytes of the blob have left this machine.
+    std::function<void(uint64_t)> on_sent{};
     // Where the other side has it no longer, the blob is put again without.
     using Base = BulkTransfers::Base;
     std::optional<Base> base{};
@@ -89,6 +91,8 @@ class BulkTransfers {
   }
   // The owner's that have not begun: Cancelled.
   void cancel_puts(uint64_t owner);
+  // To each large put under way; whether there are puts.
+  bool tell_sent();
   void missing(std::vector<Digest> blobs, bool durable,
                std::function<void(Result<std::vector<Digest>>)> done);
   void missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done) {
@@ -130,6 +134,7 @@ class BulkTransfers {
     std::function<void(Status)> done;
     bool begun = false;
     bool has_base = false;  // it was announced
+    uint64_t given = 0;     // to the connection, of its bytes as they travel
     bool is_sent() const { return begun && body.is_sent(); }
   };
   void send_puts();

@@ -6,6 +6,7 @@ namespace weft::peer {
 
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
+constexpr Duration kTellInterval = std::chrono::seconds(1);
 }  // namespace
 
 BulkService::BulkService(net::Loop& owner, Options options)
@@ -55,10 +56,15 @@ void BulkService::missing(std::vector<Digest> blobs, bool durable, Done<std::vec
   });
 }
 
-void BulkService::put(const Digest& sha256, net::SharedBytes bytes, const BulkTransfers::PutOptions& options,
+void BulkService::put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
                       std::function<void(Status)> done) {
-  loop_.post([this, sha256, bytes = std::move(bytes), options, done = on_owner<void>(std::move(done))] {
+  if (options.on_sent)
+    options.on_sent = on_owner<uint64_t>(
+        [on_sent = std::move(options.on_sent)](const Result<uint64_t>& sent) { on_sent(*sent); });
+  loop_.post([this, sha256, bytes = std::move(bytes), options = std::move(options),
+              done = on_owner<void>(std::move(done))] {
     transfers().put(sha256, bytes, options, done);
+    if (!sent_timer_) tell_sent();
   });
 }
 
@@ -140,6 +146,7 @@ void BulkService::abandon(const Error& error) {
   close(error);
   sources_.abandon(error);
   tick_timer_.reset();
+  sent_timer_.reset();
 }
 
 void BulkService::on_frame(const net::InFrame& frame) {
@@ -201,6 +208,13 @@ void BulkService::tick() {
   tick_timer_.reset();
   sources_.on_tick();
   if (sources_.sources() > 0) tick_timer_ = loop_.after(kTickInterval, [this] { tick(); });
+}
+
+// While there are puts.
+void BulkService::tell_sent() {
+  sent_timer_.reset();
+  if (transfers_ && transfers_->tell_sent())
+    sent_timer_ = loop_.after(kTellInterval, [this] { tell_sent(); });
 }
 
 }  // namespace weft::peer

@@ -52,7 +52,8 @@ class BulkService {
   // a source as BlobSources has them, of the broker as it says.
   void get(Wanted wanted, Done<net::SharedBytes> done);
   void missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done);
-  void put(const Digest& sha256, net::SharedBytes bytes, const BulkTransfers::PutOptions& options,
+  // `on_sent` is told about once a second.
+  void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
            std::function<void(Status)> done);
   void cancel_puts(uint64_t owner);  // those that have not begun
   // `sizes`: as in BulkTransfers.
@@ -78,6 +79,7 @@ class BulkService {
   void get_now(const Wanted& wanted, Done<net::SharedBytes> done);
   void get_paced();
   void tick();
+  void tell_sent();
 
   net::Loop& owner_;
   const Options options_;
@@ -94,7 +96,7 @@ class BulkService {
   std::deque<net::OutFrame> waiting_;  // until the broker has said hello
   std::deque<Paced> paced_;
   Pacer pacer_;
-  std::unique_ptr<net::Loop::Timer> timer_, tick_timer_;
+  std::unique_ptr<net::Loop::Timer> timer_, tick_timer_, sent_timer_;
   BlobSources sources_;
 
   std::thread thread_;  // last: it begins when the rest is there

@@ -385,11 +385,15 @@ void PeerService::offer(const OfferBlobs& offer) {
 void PeerService::put(const UploadBlob& upload) {
   const net::SharedBytes* blob = blobs_.find(upload.sha256);
   WEFT_CHECK_MSG(blob != nullptr, "the machine names what it holds");
+  const auto sent = [this, number = upload.upload, sha256 = upload.sha256](uint64_t bytes) {
+    carry_out(peer_->on_sent(loop_.now(), number, sha256, bytes));
+  };
   const BulkTransfers::PutOptions options{.durable = upload.durable,
                                           .may_lapse = true,
                                           .rate = upload.rate,
                                           .packs = upload.packs,
                                           .owner = upload.generation,
+                                          .on_sent = sent,
                                           .base = blobs_.base(upload.base)};
   bulk_->put(upload.sha256, *blob, options,
              [this, number = upload.upload, sha256 = upload.sha256](const Status& stored) {

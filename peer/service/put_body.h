@@ -20,7 +20,8 @@ class PutBody {
   void pack_next(storage::Packer& packer);
   size_t next_size() const;  // at most so much can be had at a time
   net::SharedBytes next(size_t size);
-  void begin_again() { sent_ = 0; }  // REQUIRES: is_sent()
+  size_t taken() const { return sent_; }  // bytes of the blob that next() has given, or will from a unit
+  void begin_again() { sent_ = 0; }       // REQUIRES: is_sent()
   bool is_sent() const { return sent_ == bytes.bytes.size() && !unit_; }
 
  private:

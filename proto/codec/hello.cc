@@ -244,24 +244,44 @@ Status get(const wire::HeartbeatAck& from, HeartbeatAck& to) {
 
 // ---- peer to broker
 
+void put(const StageWork& from, wire::StageWork& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_segments_done(from.segments_done);
+  to.set_seconds_busy(from.seconds_busy);
+}
+Status get(const wire::StageWork& from, StageWork& to) {
+  Reader read("StageWork");
+  to = {.run = from.run(), .plan_version = from.plan_version(), .segments_done = from.segments_done()};
+  read.not_negative(from.seconds_busy(), to.seconds_busy, "seconds_busy");
+  return read.status();
+}
+
+void put(const StageSaving& from, wire::StageSaving& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_saved(static_cast<uint64_t>(from.saved.value));
+}
+Status get(const wire::StageSaving& from, StageSaving& to) {
+  Reader read("StageSaving");
+  to = {.run = from.run(), .plan_version = from.plan_version(), .step = from.step()};
+  read.bytes(from.saved(), to.saved, "saved");
+  return read.status();
+}
+
 void put(const Heartbeat& from, wire::Heartbeat& to) {
   to.set_sequence(from.sequence);
   to.set_memory_free(static_cast<uint64_t>(from.memory_free.value));
-  if (!from.work) return;
-  wire::StageWork& work = *to.mutable_work();
-  work.set_run(from.work->run);
-  work.set_plan_version(from.work->plan_version);
-  work.set_segments_done(from.work->segments_done);
-  work.set_seconds_busy(from.work->seconds_busy);
+  if (from.work) put(*from.work, *to.mutable_work());
+  if (from.saving) put(*from.saving, *to.mutable_saving());
 }
 Status get(const wire::Heartbeat& from, Heartbeat& to) {
   Reader read("Heartbeat");
   to.sequence = from.sequence();
   read.bytes(from.memory_free(), to.memory_free, "memory_free");
-  if (from.has_work()) {
-    to.work = StageWork{from.work().run(), from.work().plan_version(), from.work().segments_done(), 0};
-    read.not_negative(from.work().seconds_busy(), to.work->seconds_busy, "work.seconds_busy");
-  }
+  if (from.has_work()) read.part(from.work(), to.work.emplace(), "work");
+  if (from.has_saving()) read.part(from.saving(), to.saving.emplace(), "saving");
   return read.status();
 }
 

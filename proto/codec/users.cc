@@ -214,6 +214,9 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   to.set_ended_unix_ms(from.ended_unix_ms);
   to.set_evaluated_step(from.evaluated_step);
   put_metrics(from.metrics, to);
+  to.set_saving_step(from.saving_step);
+  to.set_saving_bytes(static_cast<uint64_t>(from.saving_bytes.value));
+  to.set_saved_bytes(static_cast<uint64_t>(from.saved_bytes.value));
 }
 Status get(const wire::JobStatus& from, JobStatus& to) {
   WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
@@ -239,6 +242,10 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   to.ended_unix_ms = from.ended_unix_ms();
   to.evaluated_step = from.evaluated_step();
   get_metrics(from, to.metrics, read);
+  to.saving_step = from.saving_step();
+  read.bytes(from.saving_bytes(), to.saving_bytes, "saving_bytes");
+  read.bytes(from.saved_bytes(), to.saved_bytes, "saved_bytes");
+  read.require(to.saved_bytes <= to.saving_bytes, "saved_bytes", "more than there are");
   return read.status();
 }
 

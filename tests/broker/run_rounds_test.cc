@@ -116,6 +116,69 @@ TEST(Rounds, WhatFailedIsNoRecoveryPointAndALastOneIsTriedAgain) {
   EXPECT_FALSE(run.rounds.take_retry(run.now + 20s)) << "once";
 }
 
+int64_t saved_of(const RoundsFixture& run) {
+  const auto saving = run.rounds.saving();
+  return saving ? saving->saved.value : -1;
+}
+
+TEST(Rounds, ACheckpointIsSavedAsFarAsItsStagesSay) {
+  RoundsFixture run(kLarge);
+  run.write(Kind::Checkpoint, 50, 49);
+  EXPECT_FALSE(run.rounds.saving()) << "its step is not done yet";
+  run.rounds.on_saving(0, 50, {30'000'000});
+  run.rounds.on_saving(1, 50, {10'000'000});
+  ASSERT_TRUE(run.rounds.saving());
+  EXPECT_EQ(run.rounds.saving()->step, 50u);
+  EXPECT_EQ(run.rounds.saving()->bytes.value, 200'000'000);
+  EXPECT_EQ(saved_of(run), 40'000'000);
+  run.rounds.on_saving(0, 50, {20'000'000});
+  EXPECT_EQ(saved_of(run), 40'000'000) << "what is sent anew was there before";
+  run.rounds.on_saving(0, 50, {int64_t{1} << 60});
+  EXPECT_EQ(saved_of(run), 110'000'000) << "no more than the stage has";
+  run.rounds.on_saving(1, 49, {90'000'000});
+  EXPECT_EQ(saved_of(run), 110'000'000) << "of no snapshot";
+  ASSERT_TRUE(run.report(1, 50));
+  EXPECT_EQ(saved_of(run), 200'000'000) << "all of what is reported";
+  ASSERT_TRUE(run.report(0, 50));
+  run.complete(50);
+  EXPECT_FALSE(run.rounds.saving());
+}
+
+TEST(Rounds, OfAStageThatSaysNothingAReportIsAllOrNothing) {
+  RoundsFixture run(kLarge);
+  run.write(Kind::Checkpoint, 50, 50);
+  ASSERT_TRUE(run.report(0, 50));
+  EXPECT_EQ(saved_of(run), 100'000'000);
+}
+
+TEST(Rounds, TheOldestCheckpointIsToldAndNoCopy) {
+  RoundsFixture run(kLarge);
+  run.write(Kind::Copy, 49, 49);
+  run.rounds.on_saving(0, 49, {5});
+  EXPECT_FALSE(run.rounds.saving());
+  run.write(Kind::Checkpoint, 50, 50);
+  run.write(Kind::Checkpoint, 100, 50);
+  run.rounds.on_saving(0, 100, {7});
+  EXPECT_EQ(run.rounds.saving()->step, 100u) << "the other one has not begun";
+  run.rounds.on_saving(1, 50, {3});
+  EXPECT_EQ(run.rounds.saving()->step, 50u);
+  EXPECT_EQ(saved_of(run), 3);
+}
+
+TEST(Rounds, OfOneThatFailedNothingIsSavedUntilItIsTriedAgain) {
+  RoundsFixture run(kLarge);
+  run.write(Kind::Checkpoint, 100, 100);
+  run.rounds.on_saving(0, 100, {30'000'000});
+  ASSERT_TRUE(run.report(1, 100, Error{ErrorCode::ResourceExhausted, "full"}));
+  EXPECT_FALSE(run.rounds.saving());
+  ASSERT_TRUE(run.report(0, 100));
+  run.complete(100);
+  run.write(Kind::Checkpoint, 100, 100);
+  EXPECT_FALSE(run.rounds.saving());
+  run.rounds.on_saving(0, 100, {60'000'000});
+  EXPECT_EQ(saved_of(run), 60'000'000);
+}
+
 TEST(Rounds, BlobsThatAreNotThereAreALieOrWentWithABroker) {
   RoundsFixture run(kLarge);
   run.write(Kind::Copy, 4, 0);

@@ -143,11 +143,13 @@ TEST_F(SessionsTest, APeerIsHeardWhenSomethingCameOrItIsHeldUp) {
   EXPECT_EQ(heard(), Numbers{}) << "nothing since";
   EXPECT_EQ(heard({kFirst + 1}), Numbers{kFirst + 1});
   sessions_.find(kFirst)->work = proto::StageWork{.run = 4};
+  sessions_.find(kFirst)->saving = proto::StageSaving{.run = 5};
   first->now.bytes_received = 11;
   const auto once = sessions_.heard(kThen, [](ConnectionId) { return false; });
   ASSERT_EQ(once.size(), 1u);
   EXPECT_EQ(once[0].work ? once[0].work->run : 0, 4u);
-  EXPECT_FALSE(sessions_.find(kFirst)->work) << "told once";
+  EXPECT_EQ(once[0].saving ? once[0].saving->run : 0, 5u);
+  EXPECT_FALSE(sessions_.find(kFirst)->work || sessions_.find(kFirst)->saving) << "told once";
 }
 
 }  // namespace

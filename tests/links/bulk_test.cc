@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 
 #include "base/rng.h"
 #include "storage/blob_store.h"
@@ -272,6 +273,54 @@ TEST_F(PutTest, WhatNobodyHoldsAnyMoreWhenItsTurnComesIsNotPut) {
   EXPECT_EQ(sent_[1].stream, third);
   answer({});
   EXPECT_EQ(ended, (std::vector<std::pair<int, bool>>{{1, false}, {0, true}, {2, true}}));
+}
+
+// What waits in the connection has not left; it is of the newest.
+TEST_F(PutTest, HowMuchHasLeftIsToldOfLargePutsUnderWay) {
+  const Blob first = random_bytes(1, 2'000'000), second = random_bytes(2, 1'000'000),
+             small = random_bytes(3, 1000);
+  size_t waiting = 3'000'000 + 1000;
+  std::map<size_t, uint64_t> sent;  // by size
+  const auto answer_nothing = [](const Status&) {};
+  BulkTransfers transfers([](const net::OutFrame&) {}, {.unsent = [&] { return waiting; }});
+  EXPECT_FALSE(transfers.tell_sent());
+  for (const Blob* blob : {&first, &second, &small})
+    transfers.put(storage::sha256(*blob), shared(*blob),
+                  {.on_sent = [&, size = blob->size()](uint64_t bytes) { sent[size] = bytes; }},
+                  answer_nothing);
+  const auto told = [&](size_t now) {
+    waiting = now;
+    EXPECT_TRUE(transfers.tell_sent());
+    EXPECT_FALSE(sent.contains(small.size()));
+    return std::pair(sent[first.size()], sent[second.size()]);
+  };
+  using Pair = std::pair<uint64_t, uint64_t>;
+  EXPECT_EQ(told(3'001'000), (Pair{0, 0}));
+  EXPECT_EQ(told(1'501'000), (Pair{1'500'000, 0}));
+  EXPECT_EQ(told(251'000), (Pair{2'000'000, 750'000}));
+  EXPECT_EQ(told(0), (Pair{2'000'000, 1'000'000}));
+  EXPECT_EQ(told(90'000'000), (Pair{0, 0})) << "other things wait, too";
+  transfers.fail_all({ErrorCode::Unavailable, "gone"});
+  EXPECT_FALSE(transfers.tell_sent());
+}
+
+TEST_F(PutTest, OfPackedBytesAsManyHaveLeftAsTheirShare) {
+  const Blob before = random_bytes(1, 2'500'001), blob = moved(before);
+  uint64_t sent = 0;
+  size_t given = 0, waiting = 0;
+  BulkTransfers transfers([&](const net::OutFrame& frame) { given += frame.body.bytes.size(); },
+                          {.unsent = [&] { return waiting; }});
+  transfers.put(storage::sha256(blob), shared(blob),
+                {.packs = true, .on_sent = [&](uint64_t bytes) { sent = bytes; }, .base = base(before)},
+                [](const Status&) {});
+  waiting = given / 2;
+  transfers.tell_sent();
+  EXPECT_LT(given, blob.size() / 20);
+  EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(blob.size()) / 2,
+              static_cast<double>(blob.size()) / 1000);
+  waiting = 0;
+  transfers.tell_sent();
+  EXPECT_EQ(sent, blob.size());
 }
 
 TEST_F(PutTest, SmallBlobsAndBasesOfAnotherLengthArePutAsTheyAre) {

@@ -39,6 +39,58 @@ TEST(Uploads, ARoundIsTransientAndPacedACheckpointDurable) {
   }
 }
 
+// What the newest heartbeat says of a checkpoint.
+std::optional<proto::StageSaving> saving(Shell& shell) {
+  shell.told.clear();
+  shell.tick(std::chrono::seconds(3));
+  const auto beats = shell.told_of<proto::Heartbeat>();
+  EXPECT_EQ(beats.size(), 1u);
+  return beats.empty() ? std::nullopt : beats[0].saving;
+}
+
+TEST(Uploads, AHeartbeatSaysHowMuchOfACheckpointTheBrokerHas) {
+  Shell shell = loaded();
+  EXPECT_FALSE(saving(shell));
+  shell.command(CommandKind::Advance, 1);
+  shell.command(CommandKind::Checkpoint, 1);
+  shell.work();
+  ASSERT_TRUE(saving(shell));
+  EXPECT_EQ(saving(shell)->run, 1u);
+  EXPECT_EQ(saving(shell)->plan_version, 1u);
+  EXPECT_EQ(saving(shell)->step, 1u);
+  EXPECT_EQ(saving(shell)->saved.value, 0) << "what the broker lacks is not known yet";
+  const uint64_t upload = shell.offers[0].upload;
+  shell.act(shell.peer.on_missing(shell.now, upload, std::vector<Digest>{digest_of("w1@1")}));
+  EXPECT_EQ(saving(shell)->saved.value, 64) << "it had the other one";
+  shell.act(shell.peer.on_sent(shell.now, upload, digest_of("w1@1"), 40));
+  shell.act(shell.peer.on_sent(shell.now, upload, digest_of("w0@1"), 40));
+  shell.act(shell.peer.on_sent(shell.now, upload + 1, digest_of("w1@1"), 50));
+  EXPECT_EQ(saving(shell)->saved.value, 64 + 40) << "of what is put, and of this upload";
+  shell.act(shell.peer.on_sent(shell.now, upload, digest_of("w1@1"), 1000));
+  EXPECT_EQ(saving(shell)->saved.value, 128) << "no more than there is";
+  shell.act(shell.peer.on_uploaded(shell.now, upload, digest_of("w1@1"), {}));
+  EXPECT_EQ(shell.told_of<proto::CheckpointReport>().size(), 1u);
+  EXPECT_FALSE(saving(shell));
+}
+
+TEST(Uploads, AHeartbeatSaysNothingOfCopiesAndTheOldestOfCheckpoints) {
+  Shell shell = loaded();
+  shell.command(CommandKind::Advance, 1);
+  shell.command(CommandKind::CopyState, 1);
+  shell.work();
+  EXPECT_FALSE(saving(shell));
+  for (const uint64_t step : {2, 3}) {
+    shell.command(CommandKind::Advance, step);
+    shell.command(CommandKind::Checkpoint, step);
+  }
+  shell.work();
+  EXPECT_EQ(saving(shell)->step, 2u);
+  shell.lose_broker();
+  shell.reconnect();
+  shell.welcome();
+  EXPECT_FALSE(saving(shell)) << "it has not been resumed";
+}
+
 TEST(Uploads, AFullDiskIsToldAndTheStageGoesOn) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);

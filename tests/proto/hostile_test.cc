@@ -114,6 +114,24 @@ TEST(Hostile, MoreThreadsThanAProcessorHasAreRefused) {
   }
 }
 
+TEST(Hostile, WhatIsSavedIsNoMoreThanThereIsOrRefused) {
+  const auto code_of = [](const Message& message) {
+    const auto decoded = decode(encode(message));
+    return decoded ? std::nullopt : std::optional(decoded.error().code);
+  };
+  constexpr Bytes kMost{int64_t{1} << 60};
+  for (const auto& [saved, code] : {std::pair{Bytes{0}, std::optional<ErrorCode>{}},
+                                    {kMost, {}},
+                                    {kMost + Bytes{1}, ErrorCode::OutOfRange},
+                                    {Bytes{-1}, ErrorCode::OutOfRange}}) {
+    EXPECT_EQ(code_of(Heartbeat{.saving = StageSaving{1, 1, 40, saved}}), code) << saved.value;
+    EXPECT_EQ(code_of(JobStatus{.saving_step = 40, .saving_bytes = saved}), code) << saved.value;
+  }
+  EXPECT_EQ(code_of(JobStatus{.saving_step = 40, .saving_bytes = {3}, .saved_bytes = {3}}), std::nullopt);
+  EXPECT_EQ(code_of(JobStatus{.saving_step = 40, .saving_bytes = {3}, .saved_bytes = {4}}),
+            ErrorCode::OutOfRange);
+}
+
 // A stage that serves, with a draft.
 AssignStage drafting(plan::DraftKind kind) {
   Rng rng(3, 0xD4AF7);

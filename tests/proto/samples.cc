@@ -124,7 +124,9 @@ class Maker {
     fill_all(to.minor, to.software, to.token, to.name, to.device, to.instance, to.holding);
     pick(to.role, Role::Admin, 1);
   }
-  void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease, to.unix_ms, to.address); }
+  void fill(HelloAck& to) {
+    fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease, to.unix_ms, to.address);
+  }
   void fill(Refusal& to) {
     pick(to.code, kErrorCodeLast);
     fill_all(to.message, to.retry);
@@ -252,7 +254,8 @@ class Maker {
     fill_all(to.run, to.plan_version, to.segments_done);
     to.seconds_busy = positive();
   }
-  void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free, to.work); }
+  void fill(StageSaving& to) { fill_all(to.run, to.plan_version, to.step, to.saved); }
+  void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free, to.work, to.saving); }
   void fill(StageResumed& to) {
     fill_all(to.run, to.plan_version, to.last_sequence, to.persistent, to.microbatch);
   }
@@ -399,7 +402,9 @@ class Maker {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
              to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
              to.stages, to.comparison.step, to.comparison.loss_dense, to.comparison.loss,
-             to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter, to.evaluated_step);
+             to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter, to.evaluated_step,
+             to.saving_step, to.saving_bytes);
+    to.saved_bytes = {to.saving_bytes.value / 2};
     to.submitted_unix_ms = small();
     to.ended_unix_ms = small();
     for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);

@@ -164,8 +164,11 @@ class GateTest : public ::testing::Test {
 TEST_F(GateTest, AnswersHeartbeatsWhateverTheCoreDoes) {
   start(Role::Peer);
   for (uint64_t sequence = 1; sequence <= 3; ++sequence)
-    connection_->send(frame_of(proto::Heartbeat{
-        sequence, {}, proto::StageWork{.run = 1, .plan_version = 1, .segments_done = 10 * sequence}}));
+    connection_->send(frame_of(
+        proto::Heartbeat{sequence,
+                         {},
+                         proto::StageWork{.run = 1, .plan_version = 1, .segments_done = 10 * sequence},
+                         proto::StageSaving{.run = 1, .plan_version = 1, .step = 9, .saved = {7}}}));
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
     const auto ack = next_for_client<proto::HeartbeatAck>();
     ASSERT_TRUE(ack);
@@ -179,6 +182,8 @@ TEST_F(GateTest, AnswersHeartbeatsWhateverTheCoreDoes) {
     EXPECT_EQ(hearing->peers[0].connection, number_);
     EXPECT_EQ(hearing->peers[0].at, hearing->until);
     EXPECT_EQ(hearing->peers[0].work->segments_done, 30u);
+    ASSERT_TRUE(hearing->peers[0].saving);
+    EXPECT_EQ(hearing->peers[0].saving->saved.value, 7);
     break;
   }
 }
