@@ -88,6 +88,11 @@ Json render_lines(const std::deque<HistoryLine>& lines) {
   return list;
 }
 
+Json render_saving(const proto::JobStatus& job) {
+  if (job.saving_step == 0) return {};
+  return {{"step", job.saving_step}, {"bytes", job.saving_bytes.value}, {"saved", job.saved_bytes.value}};
+}
+
 Json render_figure(const proto::LinkFigure& link) {
   return {link.from,    link.to,      number(link.bytes_per_second), number(seconds(link.latency) * 1e3),
           link.assumed, link.relayed, number(link.seconds_since)};
@@ -117,6 +122,7 @@ Json render_job(const proto::JobStatus& job, const JobHistory& history, const Lo
   json["samples_per_second"] = number(job.samples_per_second);
   json["seconds_left"] = number(job.seconds_left);
   json["checkpoint_step"] = job.checkpoint_step;
+  json["saving"] = render_saving(job);
   json["recovery_step"] = job.recovery_step;
   json["recoveries"] = job.recoveries;
   json["equal_bits"] = job.equal_bits;

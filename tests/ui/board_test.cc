@@ -152,6 +152,18 @@ TEST_F(Looking, StagesAndLinksAreShownWithReplicas) {
   EXPECT_EQ(shown["links"][0]["error"], 0.01);
 }
 
+TEST_F(Looking, WhatIsBeingSavedIsShown) {
+  proto::JobStatus status = job_status(1, proto::JobState::Running);
+  broker.listed = {status};
+  EXPECT_TRUE(look()["job"]["saving"].is_null());
+  status.saving_step = 40;
+  status.saving_bytes = {100};
+  status.saved_bytes = {30};
+  broker.listed = {status};
+  later();
+  EXPECT_EQ(look()["job"]["saving"], (Json{{"step", 40}, {"bytes", 100}, {"saved", 30}}));
+}
+
 // Whatever others call themselves stays text: fit for one line, and in the plan's page no markup.
 TEST_F(Looking, NamesFromOutsideAreText) {
   const std::string name = "<script>alert('1')</script>\n\xff";

@@ -49,8 +49,10 @@ function figuresOf(job, curves) {
   figure(list, 'loss', last === null ? null : loss(last));
   figure(list, 'accuracy', accuracy === null ? null : share(accuracy));
   figure(list, 'samples/s', job.samples_per_second > 0 && !hasEnded(job) ? rate(job.samples_per_second) : null);
-  figure(list, 'left', job.seconds_left > 0 && !hasEnded(job) ? duration(job.seconds_left) : null);
+  const saving = job.saving, isBehind = job.steps > 0 && Math.max(job.step, saving?.step ?? 0) >= job.steps;
+  figure(list, 'left', job.seconds_left > 0 && !hasEnded(job) && !isBehind ? duration(job.seconds_left) : null);
   figure(list, 'checkpoint at', job.checkpoint_step > 0 ? String(job.checkpoint_step) : null);
+  figure(list, `of ${bytes(saving?.bytes ?? 0)} saved`, saving ? bytes(saving.saved) : null);
   figure(list, 'peers replaced', job.recoveries > 0 ? String(job.recoveries) : null);
   return list;
 }
