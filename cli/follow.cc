@@ -12,6 +12,7 @@ namespace {
 constexpr Duration kBackoffFirst = std::chrono::milliseconds(250);
 constexpr Duration kBackoffMax = std::chrono::seconds(5);
 constexpr Duration kAwayMax = std::chrono::minutes(30);
+constexpr Duration kStatusOfSaving = std::chrono::seconds(1);  // nothing else says how far it is
 
 class Follower {
  public:
@@ -25,7 +26,7 @@ class Follower {
     Instant asked_at = access_.loop().now();
     for (;;) {
       const bool shows_status = options_.status_every > Duration::zero();
-      const Instant due = wants_status_ ? asked_at : asked_at + options_.status_every;
+      const Instant due = wants_status_ ? asked_at : asked_at + status_every();
       if (shows_status && !asked && access_.loop().now() >= due) {
         client.send(proto::GetJob{job_});
         asked = true;
@@ -40,7 +41,7 @@ class Follower {
           on_event(*event);
         } else if (auto* status = std::get_if<proto::JobStatus>(&*message)) {
           asked = false;
-          if (status->state == proto::JobState::Running) report_.show(StatusEvent{std::move(*status)});
+          on_status(std::move(*status));
         } else if (const auto* refusal = std::get_if<proto::Refusal>(&*message)) {
           return fail(refusal->code, refusal->message);
         } else if (std::holds_alternative<proto::EventsEnd>(*message)) {
@@ -72,6 +73,18 @@ class Follower {
     if (const auto shown = to_run_event(event)) report_.show_at(*shown, event.unix_ms);
   }
 
+  void on_status(proto::JobStatus status) {
+    steps_ = status.steps;
+    is_saving_ = status.saving_step > 0;
+    if (status.state == proto::JobState::Running || status.state == proto::JobState::Stopping)
+      report_.show(StatusEvent{std::move(status)});
+  }
+
+  Duration status_every() const {
+    const bool is_behind = steps_ > 0 && followed_.step >= steps_;
+    return is_saving_ || is_behind ? std::min(options_.status_every, kStatusOfSaving) : options_.status_every;
+  }
+
   BrokerAccess& access_;
   proto::JobNumber job_;
   const FollowOptions& options_;
@@ -79,6 +92,8 @@ class Follower {
   uint64_t next_ = 1;
   int64_t first_ms_ = 0;
   bool wants_status_ = false;  // now
+  uint64_t steps_ = 0;         // as the last status said
+  bool is_saving_ = false;     // likewise
   Followed followed_;
 };
 

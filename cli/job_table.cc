@@ -30,6 +30,10 @@ std::string progress_text(const proto::JobStatus& job) {
   return job.steps > 0 ? fmt::format("{}/{}", job.step, job.steps) : fmt::format("{}", job.step);
 }
 
+std::string doing_text(const proto::JobStatus& job) {
+  return job.reason.empty() ? saving_line(job) : printable(job.reason);
+}
+
 std::string row(const std::string& job, const std::string& state, const std::string& step,
                 const std::string& loss, const std::string& since, const std::string& took,
                 const std::string& rest) {
@@ -48,9 +52,11 @@ std::string line_of_time(const proto::JobStatus& job, int64_t now) {
 std::string line_of_progress(const proto::JobStatus& job) {
   std::string text = "step " + progress_text(job);
   if (job.loss != 0) text += fmt::format(", training loss {:.4f}", job.loss);
-  if (job.samples_per_second > 0)
-    text +=
-        fmt::format(", {:.0f} samples/s, {} left", job.samples_per_second, format_duration(job.seconds_left));
+  if (job.samples_per_second <= 0) return text;
+  text += fmt::format(", {:.0f} samples/s", job.samples_per_second);
+  // Behind the last step it is not known: what is saved then is a line of its own.
+  const bool is_behind = job.steps > 0 && std::max(job.step, job.saving_step) >= job.steps;
+  if (!is_behind) text += fmt::format(", {} left", format_duration(job.seconds_left));
   return text;
 }
 
@@ -76,7 +82,7 @@ std::vector<std::string> job_table(const std::vector<proto::JobStatus>& jobs, in
     lines.push_back(row(std::to_string(job.job), std::string(to_string(job.state)), progress_text(job),
                         job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", since_text(job),
                         took_text(job, now),
-                        rest(printable(job.name), printable(job.submitter), printable(job.reason))));
+                        rest(printable(job.name), printable(job.submitter), doing_text(job))));
   for (std::string& line : lines) line.erase(line.find_last_not_of(' ') + 1);
   return lines;
 }
@@ -90,6 +96,7 @@ std::vector<std::string> job_lines(const proto::JobStatus& job, bool verbose, in
   if (job.evaluated_step > 0) lines.push_back(line_of_evaluation(job));
   lines.push_back(fmt::format("last checkpoint after step {}, copies after step {}, {} recoveries, plan {}",
                               job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version));
+  if (const std::string saving = saving_line(job); !saving.empty()) lines.push_back(saving);
   if (!job.equal_bits)
     lines.emplace_back(
         "the stages run or ran on devices of different kinds: equal bits are no longer promised");

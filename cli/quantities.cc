@@ -24,6 +24,20 @@ bool parse_amount(std::string_view text, Amount& amount) {
   return true;
 }
 
+struct ByteUnit {
+  const char* name = "B";
+  double size = 1;
+  std::string text(int64_t bytes) const {
+    return size == 1 ? fmt::format("{}", bytes) : fmt::format("{:.1f}", static_cast<double>(bytes) / size);
+  }
+};
+ByteUnit unit_for(int64_t bytes) {
+  ByteUnit unit;
+  for (const char* larger : {"KiB", "MiB", "GiB", "TiB"})
+    if (static_cast<double>(bytes) >= 1024 * unit.size) unit = {larger, 1024 * unit.size};
+  return unit;
+}
+
 }  // namespace
 
 Result<Duration> parse_duration(std::string_view text) {
@@ -64,11 +78,13 @@ std::string format_duration(double seconds) {
 }
 
 std::string format_bytes(int64_t bytes) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(units)) value /= 1024, ++unit;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+  const ByteUnit unit = unit_for(bytes);
+  return fmt::format("{} {}", unit.text(bytes), unit.name);
+}
+
+std::string format_bytes_of(int64_t part, int64_t whole) {
+  const ByteUnit unit = unit_for(whole);
+  return fmt::format("{} of {} {}", unit.text(part), unit.text(whole), unit.name);
 }
 
 std::string format_time(int64_t unix_ms) {

@@ -21,6 +21,8 @@ Result<double> parse_rate_cap(std::string_view option, const std::string& text);
 std::string format_duration(double seconds);
 // "1.2 MiB"
 std::string format_bytes(int64_t bytes);
+// "40.0 of 128.0 MiB"
+std::string format_bytes_of(int64_t part, int64_t whole);
 // "2026-11-21 05:30:12 UTC"
 std::string format_time(int64_t unix_ms);
 

@@ -62,16 +62,22 @@ std::string json_evaluation(const proto::JobStatus& s) {
   return fmt::format(R"({{"after_step":{},"metrics":{}}})", s.evaluated_step, json_metrics(s.metrics));
 }
 
+std::string json_saving(const proto::JobStatus& s) {
+  if (s.saving_step == 0) return "null";
+  return fmt::format(R"({{"after_step":{},"bytes":{},"saved_bytes":{}}})", s.saving_step,
+                     s.saving_bytes.value, s.saved_bytes.value);
+}
+
 }  // namespace
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"plan_version":{},"plan":{},"stages":{},"comparison":{},"submitter":{}}})",
+      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"saving":{},"plan_version":{},"plan":{},"stages":{},"comparison":{},"submitter":{}}})",
       json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
       s.recovery_step, s.recoveries, s.equal_bits, json_time(s.submitted_unix_ms), json_time(s.ended_unix_ms),
-      json_evaluation(s), s.plan_version, json_list(s.plan, json_string), json_list(s.stages, json_stage),
-      json_comparison(s.comparison), json_string(s.submitter));
+      json_evaluation(s), json_saving(s), s.plan_version, json_list(s.plan, json_string),
+      json_list(s.stages, json_stage), json_comparison(s.comparison), json_string(s.submitter));
 }
 
 namespace {

@@ -52,6 +52,12 @@ std::vector<std::string> stage_lines(const proto::JobStatus& status) {
   return lines;
 }
 
+std::string saving_line(const proto::JobStatus& status) {
+  if (status.saving_step == 0) return "";
+  return fmt::format("saving checkpoint after step {}: {}", status.saving_step,
+                     format_bytes_of(status.saved_bytes.value, status.saving_bytes.value));
+}
+
 void StageWatch::average(const proto::StageStatus& now, Watched& stage) const {
   const proto::StageStatus before = std::exchange(stage.average, now);
   if (!std::exchange(stage.known, true)) return;

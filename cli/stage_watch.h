@@ -14,6 +14,9 @@ namespace weft::cli {
 // MiB a step, waited 12 ms for it".
 std::vector<std::string> stage_lines(const proto::JobStatus& status);
 
+// "saving checkpoint after step 500: 40.0 of 128.0 MiB"; empty: nothing is being saved.
+std::string saving_line(const proto::JobStatus& status);
+
 class StageWatch {
  public:
   // The lines of the stages of which something changed since their line was last given: the plan's version,

@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kPlanLines = 5;
 constexpr double kFileSeconds = 5;  // of the run, from one line of steps to the next
 constexpr Duration kLiveInterval = std::chrono::milliseconds(100);
+constexpr Duration kQuiet = std::chrono::seconds(2);         // before it is said what is waited for
+constexpr Duration kFileInterval = std::chrono::seconds(5);  // from one line of what is saved to the next
 
 // How fast steps come, over the last seconds: those of several machines come in bunches.
 class Pace {
@@ -43,19 +45,25 @@ class TextReport : public Report {
 
   void show_at(const RunEvent& event, int64_t unix_ms) override {
     unix_ms_ = unix_ms;
-    saving_.reset();
+    if (!std::holds_alternative<StatusEvent>(event)) {
+      patience_.reset();
+      quiet_since_ = options_.now();
+    }
     std::visit([this](const auto& e) { on(e); }, event);
     // Behind the last step comes what may take long and says nothing.
-    const bool is_behind = steps_ > 0 && step_.step >= steps_ && !is_over_;
-    if (is_behind) saving_.emplace("the last step is done; evaluating and saving what was learnt");
+    if (is_behind() && !patience_ && !saving_.is_shown)
+      patience_.emplace("the last step is done; evaluating and saving what was learnt");
   }
   void make_way() override { end_live(); }
   bool is_unread() const override { return live_.is_unread(); }
 
  private:
-  void line(const std::string& text) {
-    live_.write_line(options_.times ? local_time(unix_ms_) + "  " + text : text);
+  std::string stamped_line(const std::string& text) const {
+    return options_.times ? local_time(unix_ms_) + "  " + text : text;
   }
+  void line(const std::string& text) { live_.write_line(stamped_line(text)); }
+
+  bool is_behind() const { return steps_ > 0 && step_.step >= steps_ && !is_over_; }
 
   void on(const train::Event& event) {
     std::visit([this](const auto& e) { on(e); }, event);
@@ -85,6 +93,7 @@ class TextReport : public Report {
     pace_.add(e);
     if (e.skipped) line(fmt::format("step {} skipped: it was not finite, nothing was updated", e.step));
     const bool last = e.step == steps_;
+    saving_.is_shown = false;
     open_ = live_.is_live();
     if (open_) return last ? end_live() : draw_now_and_then();
     if (!first && !last && elapsed_ - shown_ < kFileSeconds) return;
@@ -97,14 +106,21 @@ class TextReport : public Report {
     const double left = static_cast<double>(std::max(steps_, step_.step) - step_.step) * pace_.step_seconds();
     const bool is_known = steps_ > 0, is_last = is_known && step_.step >= steps_;
     std::vector<std::string> parts;
-    if (is_known && !is_last) parts.push_back(fmt::format("{} left", format_duration(left)));
+    const std::string saving = live_.is_live() && !is_last ? saving_.text : "";
+    if (!saving.empty() && saving_.is_waited_for)
+      parts.push_back(saving);
+    else if (is_known && !is_last)
+      parts.push_back(fmt::format("{} left", format_duration(left)));
     parts.push_back(is_known
                         ? fmt::format("step {:>{}}/{}", step_.step, fmt::formatted_size("{}", steps_), steps_)
                         : fmt::format("step {}", step_.step));
     parts.push_back(fmt::format("loss {:.4f}", loss_));
     parts.push_back(fmt::format("{:.0f} samples/s", pace_.samples_per_second()));
     if (const std::string busy = watch_.brief(); !busy.empty()) parts.push_back(busy);
-    if (checkpoint_ > 0 && live_.is_live()) parts.push_back(fmt::format("checkpoint {}", checkpoint_));
+    if (!saving.empty() && !saving_.is_waited_for)
+      parts.push_back(saving);
+    else if (live_.is_live() && checkpoint_ > 0)
+      parts.push_back(fmt::format("checkpoint {}", checkpoint_));
     parts.push_back(fmt::format("norm {:.3f}", step_.gradient_norm));
     parts.push_back(fmt::format("learning rate {:.2e}", step_.learning_rate));
     return parts;
@@ -116,6 +132,7 @@ class TextReport : public Report {
     live_.rewrite(step_parts());
   }
   void end_live() {
+    if (std::exchange(saving_.is_shown, false)) live_.end();
     if (!std::exchange(open_, false)) return;
     live_.rewrite(step_parts());
     live_.end();
@@ -130,12 +147,37 @@ class TextReport : public Report {
       text += fmt::format("  {} {:.4f}", options_.summary && name == "accuracy" ? "hits" : name, value);
     line(text);
   }
-  // The last one is a line; those before are what the live line says.
+  // The last one is a line, and one that was waited for; those before are what the live line says.
   void on(const train::CheckpointEvent& e) {
     checkpoint_ = e.after_step;
-    if (e.after_step != steps_) return;
-    line(e.path.empty() ? fmt::format("checkpoint after step {}", e.after_step)
-                        : fmt::format("checkpoint after step {}: {}", e.after_step, e.path.string()));
+    saving_.text.clear();
+    const bool was_waited_for = std::exchange(saving_.is_shown, false);
+    if (e.after_step != steps_ && !was_waited_for) return;
+    const std::string text = e.path.empty()
+                                 ? fmt::format("checkpoint after step {}", e.after_step)
+                                 : fmt::format("checkpoint after step {}: {}", e.after_step, e.path.string());
+    if (!was_waited_for || !live_.is_live()) return line(text);
+    live_.rewrite({stamped_line(text)});
+    live_.end();
+  }
+
+  // How far a checkpoint is that is waited for: on a terminal a line that is rewritten, in a file one now and
+  // then. While steps come their line says it.
+  void show_saving(const proto::JobStatus& status) {
+    const bool is_last = steps_ > 0 && status.saving_step >= steps_;
+    saving_.text = saving_line(status);
+    saving_.is_waited_for = is_last || is_behind() || status.state == proto::JobState::Stopping;
+    if (open_) return live_.rewrite(step_parts());
+    if (saving_.text.empty() || !saving_.is_waited_for) return;
+    patience_.reset();
+    const Instant now = options_.now();
+    if (now - quiet_since_ < kQuiet) return;
+    const bool is_first = !std::exchange(saving_.is_shown, true);
+    if (live_.is_live()) return live_.rewrite({saving_.text});
+    if (saving_.text == saving_.line || (!is_first && now - saving_.line_at < kFileInterval)) return;
+    saving_.line = saving_.text;
+    saving_.line_at = now;
+    line(saving_.text);
   }
   void on(const train::AgreementEvent&) {}  // there may be many; what it cost is in the JSON
   void on(const train::WarningEvent& e) {
@@ -176,7 +218,7 @@ class TextReport : public Report {
   void on(const StatusEvent& e) {
     if (steps_ == 0) steps_ = e.status.steps;
     for (const std::string& text : watch_.changes(e.status)) line(text);
-    if (open_) live_.rewrite(step_parts());
+    show_saving(e.status);
   }
   void on(const EndEvent& e) {
     is_over_ = true;
@@ -194,7 +236,15 @@ class TextReport : public Report {
   TextOptions options_;
   int64_t unix_ms_ = 0;   // of what is being shown
   bool is_over_ = false;  // the result, or the end, was shown
-  std::optional<Patience> saving_;
+  std::optional<Patience> patience_;
+  Instant quiet_since_{};  // the last event that was no state
+  struct Saving {
+    std::string text{};          // of the last state; empty: nothing is being saved
+    bool is_waited_for = false;  // by the job, which has nothing else to do
+    bool is_shown = false;       // as a line of its own
+    std::string line{};          // in a file: the last one
+    Instant line_at{};
+  } saving_{};
   bool open_ = false;             // there is a live line
   std::optional<Instant> drawn_;  // when last
   StageWatch watch_;

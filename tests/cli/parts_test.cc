@@ -25,6 +25,14 @@ TEST(Quantities, ARateCapIsARateOfSomeUse) {
     EXPECT_EQ(parse_rate_cap("--upload", text).error().code, ErrorCode::InvalidArgument) << text;
 }
 
+TEST(Quantities, BytesOfSoManyHaveTheUnitOfTheWhole) {
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(int64_t{3} << 39), "1.5 TiB");
+  EXPECT_EQ(format_bytes_of(41 << 20, 128 << 20), "41.0 of 128.0 MiB");
+  EXPECT_EQ(format_bytes_of(1 << 19, 3 << 20), "0.5 of 3.0 MiB");
+  EXPECT_EQ(format_bytes_of(0, 1000), "0 of 1000 B");
+}
+
 TEST(Quantities, TimesAreInUtc) { EXPECT_EQ(format_time(1795241377954), "2026-11-21 06:09:37 UTC"); }
 
 TEST(Devices, AreProcessorsWithThreadsOrNull) {

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/job_table.h"
 #include "cli/report.h"
 #include "cli/stage_watch.h"
 
@@ -178,6 +180,45 @@ TEST(RunEvents, StatusTellsWhatStagesAndLinksDo) {
   EXPECT_EQ(lines[0],
             "stage 1  ann (oregon)  90% busy  to stage 2: 2.0 KiB a step (3.5 times smaller, error 1%), "
             "waited 12 ms for it");
+}
+
+TEST(RunEvents, StatusTellsWhatIsBeingSaved) {
+  proto::JobStatus job = status();
+  EXPECT_TRUE(json_of(StatusEvent{job})["saving"].is_null());
+  EXPECT_EQ(saving_line(job), "");
+  job.saving_step = 10;
+  job.saving_bytes = {4096};
+  job.saved_bytes = {1024};
+  const auto saving = json_of(StatusEvent{job})["saving"];
+  EXPECT_EQ(saving["after_step"], 10);
+  EXPECT_EQ(saving["bytes"], 4096);
+  EXPECT_EQ(saving["saved_bytes"], 1024);
+  const auto lines = job_lines(job, /*verbose=*/false, 0);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "saving checkpoint after step 10: 1.0 of 4.0 KiB"), 1);
+  EXPECT_TRUE(job_table({job}, 0).back().ends_with("  saving checkpoint after step 10: 1.0 of 4.0 KiB"));
+  job.reason = "waits for peers";
+  EXPECT_TRUE(job_table({job}, 0).back().ends_with("  waits for peers"));
+}
+
+TEST(RunEvents, StatusTellsATimeUntilTheLastCheckpointIsWhatIsWaitedFor) {
+  proto::JobStatus job = status();
+  job.steps = 20;
+  job.step = 19;
+  job.samples_per_second = 64;
+  job.seconds_left = 0.4;
+  const auto tells_a_time = [&] {
+    const auto lines = job_lines(job, /*verbose=*/false, 0);
+    return std::any_of(lines.begin(), lines.end(),
+                       [](const std::string& line) { return line.ends_with(", 64 samples/s, 0s left"); });
+  };
+  EXPECT_TRUE(tells_a_time());
+  job.saving_step = 10;
+  EXPECT_TRUE(tells_a_time()) << "steps go on beside it";
+  job.saving_step = 20;
+  EXPECT_FALSE(tells_a_time());
+  job.saving_step = 0;
+  job.step = 20;
+  EXPECT_FALSE(tells_a_time());
 }
 
 TEST(RunEvents, NumbersThatAreNotFiniteAreNull) {

@@ -49,6 +49,15 @@ proto::JobStatus status(std::vector<double> busy, proto::PlanVersion plan = 1) {
   return status;
 }
 
+// Of a job that saves, so many MiB of 128.
+proto::JobStatus saving(int64_t mebibytes, uint64_t step = 100) {
+  proto::JobStatus job = status({});
+  job.saving_step = step;
+  job.saving_bytes = {int64_t{128} << 20};
+  job.saved_bytes = {mebibytes << 20};
+  return job;
+}
+
 bool starts_with(const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; }
 bool is_of_a_step(const std::string& line) { return line.find("  loss 2.5") != std::string::npos; }
 size_t steps_in(const Lines& lines) {
@@ -190,7 +199,86 @@ TEST(OnATerminal, TheClosingLinesAreWhatScriptsLookFor) {
   EXPECT_NE(bytes.find("\ntraining seconds: 12\r\n"), std::string::npos) << bytes;
 }
 
+TEST(OnATerminal, WhatIsSavedBehindTheLastStepIsOneLineThatBecomesTheCheckpoint) {
+  OnTerminal on(100);
+  on.show(start(100));
+  on.show(step(99));
+  on.show(step(100));
+  const size_t before = on.rows().size();
+  EXPECT_EQ(on.show(StatusEvent{saving(1)}), "") << "not at once";
+  on.show(StatusEvent{saving(3)}, std::chrono::seconds(2));
+  EXPECT_EQ(on.rows().back(), "saving checkpoint after step 100: 3.0 of 128.0 MiB");
+  for (int64_t saved = 4; saved <= 128; saved += 4) on.show(StatusEvent{saving(saved)});
+  EXPECT_EQ(on.rows().back(), "saving checkpoint after step 100: 128.0 of 128.0 MiB");
+  EXPECT_EQ(on.rows().size(), before) << "the row below the steps, rewritten";
+  on.show(NoticeEvent{7, 100, "peer carl is gone"});
+  EXPECT_EQ(on.rows().back(), "saving checkpoint after step 100: 128.0 of 128.0 MiB");
+  on.show(train::Event(train::CheckpointEvent{100, {}}));
+  on.show(StatusEvent{status({})}, std::chrono::seconds(9));
+  ASSERT_GE(on.rows().size(), 3u);
+  EXPECT_EQ(on.rows()[on.rows().size() - 3], "notice: peer carl is gone");
+  EXPECT_EQ(on.rows()[on.rows().size() - 2], "checkpoint after step 100");
+  EXPECT_EQ(on.rows().back(), "");
+}
+
+TEST(OnATerminal, WhatIsSavedBesideStepsIsInTheirLine) {
+  OnTerminal on(160);
+  on.show(start(100));
+  on.show(step(51));
+  on.show(StatusEvent{saving(3, 50)});
+  EXPECT_NE(on.rows().back().find("  saving checkpoint after step 50: 3.0 of 128.0 MiB  "), std::string::npos)
+      << on.rows().back();
+  on.show(train::Event(train::CheckpointEvent{50, {}}));
+  on.show(step(52));
+  EXPECT_EQ(on.rows().back().find("saving"), std::string::npos) << on.rows().back();
+  EXPECT_NE(on.rows().back().find("  checkpoint 50  "), std::string::npos) << on.rows().back();
+  EXPECT_EQ(steps_in(on.rows()), 1u);
+}
+
+TEST(OnATerminal, ALastStepThatIsDoneOnlyWithItsCheckpointSaysThatInPlaceOfATime) {
+  OnTerminal on(100);
+  on.show(start(100));
+  on.show(step(99));
+  EXPECT_TRUE(starts_with(on.rows().back(), "0s left  step  99/100")) << on.rows().back();
+  on.show(StatusEvent{saving(3)});
+  EXPECT_TRUE(starts_with(on.rows().back(),
+                          "saving checkpoint after step 100: 3.0 of 128.0 MiB  step  99/100  loss 2.5000"))
+      << on.rows().back();
+  EXPECT_EQ(on.rows().back().find("left"), std::string::npos) << on.rows().back();
+  on.show(step(100));
+  on.show(train::Event(train::CheckpointEvent{100, {}}));
+  ASSERT_GE(on.rows().size(), 3u);
+  EXPECT_TRUE(starts_with(on.rows()[on.rows().size() - 3], "step 100/100")) << on.rows().back();
+  EXPECT_EQ(on.rows()[on.rows().size() - 2], "checkpoint after step 100");
+  EXPECT_EQ(count_of(on.rows(), "saving"), 0u);
+}
+
+TEST(OnATerminal, AJobThatIsStoppedSaysWhatItWaitsFor) {
+  OnTerminal on(100);
+  on.show(start(100));
+  on.show(step(51));
+  on.show(StateEvent{7, "stopping", "", 51});
+  proto::JobStatus stopping = saving(3, 52);
+  stopping.state = proto::JobState::Stopping;
+  on.show(StatusEvent{stopping}, std::chrono::seconds(2));
+  EXPECT_EQ(on.rows().back(), "saving checkpoint after step 52: 3.0 of 128.0 MiB");
+  on.show(train::Event(train::CheckpointEvent{52, {}}));
+  EXPECT_EQ(count_of(on.rows(), "checkpoint after step 52"), 1u);
+  EXPECT_EQ(count_of(on.rows(), "saving"), 0u);
+}
+
 // ---- in a file
+
+// It is closed.
+Lines lines_in(std::FILE* file) {
+  std::rewind(file);
+  Lines lines{""};
+  for (int c = 0; (c = std::fgetc(file)) != EOF;)
+    c == '\n' ? lines.emplace_back() : lines.back() += static_cast<char>(c);
+  lines.pop_back();
+  std::fclose(file);
+  return lines;
+}
 
 Lines lines_of(const std::vector<RunEvent>& events, bool verbose = false) {
   std::FILE* file = std::tmpfile();
@@ -199,13 +287,7 @@ Lines lines_of(const std::vector<RunEvent>& events, bool verbose = false) {
     const auto report = make_text_report(file, {.verbose = verbose});
     for (const RunEvent& event : events) report->show(event);
   }
-  std::rewind(file);
-  Lines lines{""};
-  for (int c = 0; (c = std::fgetc(file)) != EOF;)
-    c == '\n' ? lines.emplace_back() : lines.back() += static_cast<char>(c);
-  lines.pop_back();
-  std::fclose(file);
-  return lines;
+  return lines_in(file);
 }
 
 TEST(InAFile, AStepLineComesEveryFewSecondsAndStageLinesDoNotRepeat) {
@@ -256,6 +338,35 @@ TEST(InAFile, ThePaceIsThatOfManySteps) {
       << lines.back();
   EXPECT_NEAR(rate, 1280, 20);
   EXPECT_EQ(left, 15);
+}
+
+TEST(InAFile, WhatIsSavedBehindTheLastStepIsALineNowAndThen) {
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  Instant now = Instant{} + std::chrono::hours(1);
+  const auto report = make_text_report(file, {.now = [&] { return now; }});
+  const auto show = [&](const RunEvent& event, int seconds) {
+    now += std::chrono::seconds(seconds);
+    report->show(event);
+  };
+  show(start(100), 0);
+  show(step(99), 0);
+  show(StatusEvent{saving(1, 90)}, 9);  // steps go on: nobody waits for it
+  show(step(100), 0);
+  show(StatusEvent{saving(1)}, 1);
+  for (int64_t second = 2; second <= 21; ++second) show(StatusEvent{saving(second)}, 1);
+  for (int i = 0; i < 20; ++i) show(StatusEvent{saving(21)}, 1);
+  show(train::Event(train::CheckpointEvent{100, {}}), 0);
+  const Lines lines = lines_in(file);
+  Lines of_saving;
+  std::copy_if(lines.begin(), lines.end(), std::back_inserter(of_saving),
+               [](const std::string& line) { return line.find("saving") != std::string::npos; });
+  EXPECT_EQ(of_saving, (Lines{"saving checkpoint after step 100: 2.0 of 128.0 MiB",
+                              "saving checkpoint after step 100: 7.0 of 128.0 MiB",
+                              "saving checkpoint after step 100: 12.0 of 128.0 MiB",
+                              "saving checkpoint after step 100: 17.0 of 128.0 MiB",
+                              "saving checkpoint after step 100: 21.0 of 128.0 MiB"}));
+  EXPECT_EQ(lines.back(), "checkpoint after step 100");
 }
 
 TEST(InAFile, OfAPlanTheSummaryIsShown) {

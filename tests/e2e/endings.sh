@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How commands end, with real processes: what follows a job ends as the job did, a terminal that goes away (SIGHUP) ends
-# nothing that is not kept, nor does a reader that goes, and a trained file that cannot be written stays with the broker.
+# nothing that is not kept, nor does a reader that goes, a trained file that cannot be written stays with the broker, and
+# who waits for the last checkpoint over slow lines sees how much of it is saved.
 #   endings.sh [--quick]
 source "$(dirname "$0")/cluster.sh"
 cluster_begin
@@ -86,3 +87,29 @@ ends_with 0 "$weft" fetch "$job_number" -o "$work/late.onnx"
 same_file "fetched after submit could not write it" "$work/local.onnx" "$work/late.onnx"
 ends_with 2 "$weft" fetch "$job_number" -o "$work/taken.onnx"
 says "is a folder"
+
+# Two stages of 16 MB of state each, over 8 Mbit/s each: what is saved is told, and grows.
+for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
+made_model_job <<YAML
+data:
+  train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0}
+steps: 1
+YAML
+"${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" 1024 2 16 "$work/model.onnx"
+for name in slow1 slow2; do peer "$name" --upload 8Mbit; done
+submit_job "$job" --set evaluate_every=0 --set 'placement={stages: 2, strategy: equal-ops-joining}' --set "output=$work/slow.onnx"
+"$weft" logs -f "$job_number" >"$work/saving.out" 2>&1 &
+follower=$!
+finish_job
+[ "$RESULT" = completed ] || fail "the job ended otherwise: $LINE"
+wait "$follower" || fail "logs -f ended with $?"
+grep -qE 'saving checkpoint after step 1: [0-9.]+ of [0-9.]+ MiB$' "$work/saving.out" ||
+  fail "nobody said how much was saved: $(cat "$work/saving.out")"
+grep -o '"saving":{[^}]*}' "$work/events" | awk -F'[:,}]' '
+  { step = $3; bytes = $5; saved = $7 + 0; if (saved > bytes || step != 1) bad = 1 }
+  NR > 1 && (saved < last || bytes != all) { bad = 1 }
+  saved > last { ++grew }
+  { last = saved; all = bytes }
+  END { printf "%d times more of %d bytes was saved\n", grew, all; exit bad || grew < 3 || all < 16000000 }' >"$work/grew" ||
+  fail "what is saved: $(grep -o '"saving":{[^}]*}' "$work/events")"
+echo "ok: over a slow line $(cat "$work/grew")"
