@@ -32,6 +32,7 @@ struct Owner {
     options.listen = net::Endpoint{"127.0.0.1", 0};
     options.accepted_shape = std::move(accepted_shape);
     options.untaken_bytes_max = kUntakenMax;
+    options.streams = 1;  // over several tensors come in any order; a slow machine seems far enough for them
     auto started = LinkService::start(
         loop, std::move(options),
         {.on_all_up = [this](uint64_t generation) { up.push_back(generation); },
