@@ -36,6 +36,7 @@ Effects Broker::step(Now now, const Event& event) {
                  [&](const Reconsidered& e) { replanning_.on_reconsidered(e); },
                  [&](const JobReopened& e) { clients_.on_reopened(e); },
                  [&](const BlobsVerified& e) { recovery_.on_blobs_verified(e); },
+                 [&](const BlobsKept& e) { phases_.on_kept(e); },
                  [&](const TokensRevoked& e) { membership_.on_tokens_revoked(e); },
                  [&](const RelayWaiting& e) {
                    probes_.on_relay_waiting(e.ticket);
@@ -47,6 +48,7 @@ Effects Broker::step(Now now, const Event& event) {
                    pool_.let_in();
                    if (++ticks_ % 4 == 0) step_.peers = true;  // for the times since they were heard
                    runs_.check_progress();
+                   phases_.keep_copies();
                    replanning_.look_at_runs();
                    membership_.forget_gone();
                    step_.jobs = step_.probes = true;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/overloaded.h"
+#include "broker/jobs/answers.h"
 
 namespace weft::broker {
 
@@ -44,71 +45,69 @@ void Clients::answer(const Received& event, const Client& client) {
     Job* job = book_.find(number);
     return job != nullptr && (client.is_admin || job->submitted.submitter == client.who) ? job : nullptr;
   };
-  std::visit(
-      Overloaded{
-          [&](const proto::SubmitJob& m) {
-            // A part of the message that came, which is not copied.
-            const std::shared_ptr<const proto::SubmitJob> submission(event.message, &m);
-            step_.effect(CheckSubmission{connection, {submission, event.bytes}});
-          },
-          [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
-          [&](const proto::GetJob& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            step_.send(connection, book_.status_of(*job, pool_));
-          },
-          [&](const proto::GetEvents& m) {
-            step_.effect(SendEvents{connection, whose, m});
-          },
-          [&](const proto::StopJob& m) {
-            Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            stop_job(*job);
-            step_.send(connection, proto::Done{});
-          },
-          [&](const proto::ResumeJob& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
-            refuse_open(connection, *job, "");
-          },
-          [&](const proto::RemoveJob& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            refuse_open(connection, *job, ": weft stop ends it, then it can be removed");
-          },
-          [&](const proto::BanPeer& m) {
-            if (client.is_admin) return ban(connection, m);
-            step_.send(
-                connection,
-                proto::Refusal{.code = ErrorCode::PermissionDenied,
-                               .message = "only an admin bans peers (weft token create --role admin)"});
-          },
-          [&](const proto::ListPeers&) { list_peers(connection, client); },
-          [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
-          [&](const proto::GetResult& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            if (job->result || job->points.checkpoint() != nullptr)
-              return step_.send(connection, JobBook::result_of(*job));
-            if (job->serves())
-              return step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                                           .message = "job " + std::to_string(m.job) +
-                                                                      " serves a model: it has no result"});
-            step_.send(connection, proto::Refusal{.code = ErrorCode::Unavailable,
-                                                  .message = "job " + std::to_string(m.job) + " is " +
-                                                             std::string(to_string(job->state)) +
-                                                             " and has no checkpoint yet",
-                                                  .retry = true});
-          },
-          [&](const auto&) {
-            ++step_.counters.protocol_errors;
-            const ConnectionId ends = connection;
-            clients_.erase(connection);
-            step_.refuse(ends, ErrorCode::InvalidArgument,
-                         std::string(name_of(message)) + " is not for a broker from a client");
-          },
-      },
-      message);
+  std::visit(Overloaded{
+                 [&](const proto::SubmitJob& m) {
+                   // A part of the message that came, which is not copied.
+                   const std::shared_ptr<const proto::SubmitJob> submission(event.message, &m);
+                   step_.effect(CheckSubmission{connection, {submission, event.bytes}});
+                 },
+                 [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
+                 [&](const proto::GetJob& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   step_.send(connection, book_.status_of(*job, pool_));
+                 },
+                 [&](const proto::GetEvents& m) {
+                   step_.effect(SendEvents{connection, whose, m});
+                 },
+                 [&](const proto::StopJob& m) {
+                   Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   stop_job(*job);
+                   step_.send(connection, proto::Done{});
+                 },
+                 [&](const proto::ResumeJob& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
+                   refuse_open(connection, *job, "");
+                 },
+                 [&](const proto::RemoveJob& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   refuse_open(connection, *job,
+                               job->stop_requested ? ", and can be removed once it has stopped"
+                                                   : ": weft stop ends it, then it can be removed");
+                 },
+                 [&](const proto::BanPeer& m) {
+                   if (client.is_admin) return ban(connection, m);
+                   step_.send(connection,
+                              proto::Refusal{
+                                  .code = ErrorCode::PermissionDenied,
+                                  .message = "only an admin bans peers (weft token create --role admin)"});
+                 },
+                 [&](const proto::ListPeers&) { list_peers(connection, client); },
+                 [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
+                 [&](const proto::GetResult& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   if (job->result || job->points.checkpoint() != nullptr)
+                     return step_.send(connection, JobBook::result_of(*job));
+                   if (job->serves()) return step_.send(connection, no_result_of_served(m.job));
+                   step_.send(connection, proto::Refusal{.code = ErrorCode::Unavailable,
+                                                         .message = "job " + std::to_string(m.job) + " is " +
+                                                                    std::string(to_string(job->state)) +
+                                                                    " and has no checkpoint yet",
+                                                         .retry = true});
+                 },
+                 [&](const auto&) {
+                   ++step_.counters.protocol_errors;
+                   const ConnectionId ends = connection;
+                   clients_.erase(connection);
+                   step_.refuse(ends, ErrorCode::InvalidArgument,
+                                std::string(name_of(message)) + " is not for a broker from a client");
+                 },
+             },
+             message);
 }
 
 void Clients::refuse_open(ConnectionId connection, const Job& job, const std::string& advice) {
@@ -206,10 +205,14 @@ void Clients::note_old_peers(Job& job) {
 }
 
 void Clients::stop_job(Job& job) {
-  if (job.has_ended() || job.stop_requested) return;
+  if (job.has_ended() || job.stop_requested || job.keeping() != nullptr) return;
   job.stop_requested = true;
-  if (job.running() == nullptr)
-    return phases_.end(job, JobState::Stopped, "stopped by its user before it ran");
+  if (job.running() == nullptr) {
+    const std::string when = job.microbatch_size == 0 ? " before it ran"
+                             : job.step == 0          ? ""
+                                                      : " after step " + std::to_string(job.step);
+    return phases_.end(job, JobState::Stopped, "stopped by its user" + when);
+  }
   book_.set_state(job, JobState::Stopping, "asked by its user");
   runs_.request_stop(job, /*to_go_on=*/false);
 }

@@ -89,6 +89,11 @@ struct BlobsVerified {
   uint64_t step = 0;  // of the recovery point
   size_t bad = 0;     // of its blobs: not there, or with other bytes than their name says
 };
+struct BlobsKept {  // all of them are durable, or why they are not
+  proto::JobNumber job = 0;
+  uint64_t step = 0;
+  Status kept;
+};
 // Tokens that were revoked since the last time. What is revoked when the broker starts it never hears of.
 struct TokensRevoked {
   std::set<uint64_t> tokens{};
@@ -109,7 +114,7 @@ struct Tick {
 struct Leaving {};  // the last: the broker is ended, as somebody asked
 using Event =
     std::variant<Introduced, Received, Heard, Disconnected, SubmissionChecked, PlanningDone, Reconsidered,
-                 JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick, Leaving>;
+                 JobReopened, BlobsVerified, BlobsKept, TokensRevoked, RelayWaiting, Tick, Leaving>;
 
 // ---- effects
 
@@ -229,13 +234,20 @@ struct VerifyBlobs {  // answered by BlobsVerified
   uint64_t step = 0;
   std::set<Digest> blobs{};
 };
+// Blobs of a copy that need not survive the broker are made durable, for its job has no peers that would make
+// another one. Answered by BlobsKept.
+struct KeepBlobs {
+  proto::JobNumber job = 0;
+  uint64_t step = 0;
+  std::set<Digest> blobs{};
+};
 struct Log {
   std::string line{};  // "level event key=value ..."
 };
 using Effect =
     std::variant<Send, Admit, Close, CloseAll, CheckSubmission, StartPlanning, Reconsider, OpenFeed,
                  CloseFeed, GrantRelay, RevokeRelay, ForgetJob, PublishPeers, PublishServed, SendEvents,
-                 AnswerFromStore, SendJobs, ReopenJob, VerifyBlobs, KeepTransient, Log>;
+                 AnswerFromStore, SendJobs, ReopenJob, VerifyBlobs, KeepBlobs, KeepTransient, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

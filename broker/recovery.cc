@@ -19,6 +19,8 @@ void Recovery::settle(const Verdict& verdict) {
     case Verdict::Kind::Diverged:
       return on_diverged(*job, *verdict.divergence);
     case Verdict::Kind::Failed:
+      while (job->points.drop_round()) {  // it may hold what was wrong
+      }
       return phases_.end(*job, JobState::Failed, verdict.what);
     case Verdict::Kind::Lost:
       for (const PeerId& peer : verdict.excluded) job->losses.excluded.insert(peer);
@@ -28,7 +30,7 @@ void Recovery::settle(const Verdict& verdict) {
     case Verdict::Kind::Stopped:
       if (!job->is_moving() || job->stop_requested)
         return phases_.end(*job, JobState::Stopped,
-                           "stopped by its user" + (job->serves() ? "" : " after step " + step));
+                           "stopped by its user" + (verdict.step == 0 ? "" : " after step " + step));
       if (job->serves()) return recover(*job, "a peer wants to leave");
       return recover(*job, (job->move_to.empty() ? "a peer wants to leave; moving after step "
                                                  : "planned anew; moving after step ") +

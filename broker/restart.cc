@@ -70,7 +70,7 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
                                .ends_brokers = was_planned && planned == Planned::OnceMore};
     job.state = JobState::Waiting;
     job.reason = "the broker was restarted";
-    job.step = job.points.steps_made();
+    if (!job.stop_requested) job.step = job.points.steps_made();  // else it ends, and says what is lost
     return;
   }
   job.steps = InnerSteps(*stored.run->plan).in_all();

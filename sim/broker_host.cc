@@ -307,6 +307,9 @@ void BrokerHost::carry_out(broker::Effect& effect) {
                                            [&](const Digest& blob) { return !blobs_.has(blob); });
             enqueue(broker::BlobsVerified{e.job, e.step, static_cast<size_t>(bad)});
           },
+          [&](broker::KeepBlobs& e) {
+            enqueue(broker::BlobsKept{e.job, e.step, blobs_.make_durable(e.blobs, world_.now())});
+          },
           [&](broker::PublishPeers&) {},
           [&](broker::PublishServed&) {},
           [&](broker::SendEvents&) {},

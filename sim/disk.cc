@@ -125,6 +125,14 @@ Status SimBlobs::make_durable(const Digest& blob, Instant now) {
   return put(blob, at->second.size, true, now);
 }
 
+Status SimBlobs::make_durable(const std::set<Digest>& blobs, Instant now) {
+  for (const Digest& blob : blobs) {
+    if (!has(blob)) return fail(ErrorCode::NotFound, "a blob is not here any more");
+    WEFT_TRY_STATUS(make_durable(blob, now));
+  }
+  return {};
+}
+
 void SimBlobs::collect(const std::set<Digest>& kept, Instant now) {
   std::erase_if(durable_, [&](const auto& entry) {
     return !kept.contains(entry.first) && now - entry.second.since > kCollectAge;

@@ -57,6 +57,7 @@ class SimBlobs {
   // ResourceExhausted while the disk is full.
   Status put(const Digest& blob, int64_t size, bool durable, Instant now);
   Status make_durable(const Digest& blob, Instant now);
+  Status make_durable(const std::set<Digest>& blobs, Instant now);  // NotFound: one is not there
   // What was put or asked for lately stays: somebody may be about to name it.
   void collect(const std::set<Digest>& kept, Instant now);
   void keep_transient(const std::set<Digest>& kept, Instant now);

@@ -25,6 +25,11 @@ Result<std::optional<PeerId>> submitter_of(Store& store, proto::JobNumber job) {
   return stored->submitted.submitter;
 }
 
+proto::Refusal no_result_of_served(proto::JobNumber job) {
+  return {.code = ErrorCode::InvalidArgument,
+          .message = "job " + std::to_string(job) + " serves a model: it has no result"};
+}
+
 proto::Message answer_from_store(Store& store, const AnswerFromStore& question) {
   if (const auto* get = std::get_if<proto::GetResult>(&question.request)) {
     const auto job = store.job(get->job);
@@ -35,9 +40,11 @@ proto::Message answer_from_store(Store& store, const AnswerFromStore& question) 
     if (stored.result || !stored.checkpoints.empty())
       return result_of(*stored.submitted.submission, get->job, stored.result,
                        stored.checkpoints.empty() ? nullptr : &stored.checkpoints.back(), stored.predictions);
+    if (!stored.submitted.submission->serves.empty()) return no_result_of_served(get->job);
     return proto::Refusal{.code = ErrorCode::NotFound,
                           .message = "job " + std::to_string(get->job) + " is " +
-                                     std::string(to_string(stored.last.state)) + " and has no checkpoint"};
+                                     std::string(to_string(stored.last.state)) +
+                                     " and has no checkpoint: " + stored.last.reason};
   }
   const auto* status = std::get_if<proto::GetJob>(&question.request);
   const auto* stop = std::get_if<proto::StopJob>(&question.request);

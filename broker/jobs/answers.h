@@ -9,6 +9,8 @@ namespace weft::broker {
 
 // GetJob, GetResult, StopJob and RemoveJob of a job that is not open: JobStatus, JobResult, Done or Refusal.
 proto::Message answer_from_store(Store& store, const AnswerFromStore& question);
+// Of a job that serves and was never to have one.
+proto::Refusal no_result_of_served(proto::JobNumber job);
 // JobList or Refusal.
 proto::Message list_jobs(Store& store, SendJobs&& request);
 // To go on with it, once it has ended. Errors: NotFound; InvalidArgument: it is finished.

@@ -4,6 +4,8 @@
 //   Waiting --> Planning --> Loading --> Running --> (ended)
 //      ^           |            |           |
 //      '-----------+------------+-----------'   a peer is lost, a plan cannot be had, it moves
+//
+// It ends from any of them, by way of Keeping where its newest copy is not durable yet.
 #pragma once
 
 #include <memory>
@@ -55,6 +57,7 @@ struct Waiting {                             // for peers, for links to be measu
   std::optional<Instant> measuring_since{};  // links
   // The broker before ended while the job was planned; two did, with nothing of it planned between them.
   bool was_being_planned = false, ends_brokers = false;
+  uint64_t keeps = 0;  // the step of the copy that is made durable meanwhile
 };
 struct Planning {
   Planned planned = Planned::Anew;
@@ -77,9 +80,15 @@ struct Running {
   bool moving = false;            // stops after a snapshot to go on with other peers
   bool direct_said = false;       // that copies go straight to peers
 };
+struct Keeping {  // has no peers any more, and ends so once its newest copy is durable
+  proto::JobState state{};
+  std::string reason{};
+  std::optional<Instant> again_at{};  // the disk was full
+};
 struct Ended {};  // leaves the book before the step ends
 }  // namespace phase
-using Phase = std::variant<phase::Waiting, phase::Planning, phase::Loading, phase::Running, phase::Ended>;
+using Phase = std::variant<phase::Waiting, phase::Planning, phase::Loading, phase::Running, phase::Keeping,
+                           phase::Ended>;
 
 struct Job {
   JobSubmitted submitted{};
@@ -148,6 +157,7 @@ struct Job {
   phase::Loading* loading() { return std::get_if<phase::Loading>(&phase); }
   phase::Running* running() { return std::get_if<phase::Running>(&phase); }
   const phase::Running* running() const { return std::get_if<phase::Running>(&phase); }
+  phase::Keeping* keeping() { return std::get_if<phase::Keeping>(&phase); }
   // Of a job that loads or runs.
   Crew* crew();
   const Crew* crew() const;

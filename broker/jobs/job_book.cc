@@ -103,6 +103,17 @@ void JobBook::set_state(Job& job, JobState state, std::string reason) {
             " step=" + std::to_string(job.step) + " reason=\"" + job.reason + "\"");
 }
 
+void JobBook::keep_round(Job& job) {
+  const CheckpointCommitted kept = *job.points.round_at_broker();
+  job.points.commit_checkpoint(kept);
+  step_.record(kept);
+  proto::JobEvent event;
+  event.kind = JobEventKind::Checkpoint;
+  event.step = kept.made();
+  emit(job, std::move(event));
+  step_.transient = true;
+}
+
 void JobBook::end(Job& job, JobState state, const std::string& reason) {
   job.phase = phase::Ended{};
   job.points.end();
@@ -198,6 +209,8 @@ std::set<Digest> JobBook::referenced_blobs() const {
   for (const auto& [number, job] : jobs_) {
     add_blobs(*job.submitted.submission, BlobsOf::AllFiles, blobs);
     job.points.add_durable(blobs);
+    // It may have been made durable, and nobody knows yet.
+    if (const auto* round = job.points.round_at_broker()) add_blobs(round->tensors, blobs);
     if (job.result) add_blobs(job.result->tensors, blobs);
     for (const auto& report : job.predictions) add_blobs(report.outputs, blobs);
     const Crew* crew = job.crew();

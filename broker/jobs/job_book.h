@@ -33,6 +33,8 @@ class JobBook {
   void emit(Job& job, proto::JobEvent event);
   void notice(Job& job, std::string text);
   void set_state(Job& job, proto::JobState state, std::string reason);
+  // Its newest copy, which is durable by now, is a checkpoint.
+  void keep_round(Job& job);
   // Its last state; the job is there until remove_ended(), which records what is said of it from then on.
   void end(Job& job, proto::JobState state, const std::string& reason);
   void remove_ended(const Pool& pool);

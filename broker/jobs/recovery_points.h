@@ -35,6 +35,11 @@ class RecoveryPoints {
   // Peers have it and the broker has not.
   bool is_direct() const { return round_.has_value() && round_is_direct_; }
 
+  // The newest, if it is one that the broker has and need not survive it.
+  const CheckpointCommitted* round_at_broker() const {
+    return round_.has_value() && !round_is_direct_ ? &*round_ : nullptr;
+  }
+
   void commit_checkpoint(CheckpointCommitted checkpoint);
   void commit_round(CheckpointCommitted round, bool direct);
   // Without its newest round; false: that is a checkpoint or the start, and stays.

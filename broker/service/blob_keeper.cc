@@ -157,4 +157,18 @@ void BlobKeeper::verify(VerifyBlobs request) {
   });
 }
 
+void BlobKeeper::make_durable(KeepBlobs request) {
+  outside_.on_disk([this, request = std::move(request)] {
+    BlobsKept done{.job = request.job, .step = request.step, .kept = {}};
+    for (const Digest& blob : request.blobs) {
+      const Result<bool> have = blobs_.have(blob, storage::Durability::Durable);
+      if (have && *have) continue;
+      done.kept = have ? fail(ErrorCode::NotFound, "blob " + to_hex(blob) + " is not here any more")
+                       : fail(have.error());
+      break;
+    }
+    outside_.on_kept(done);
+  });
+}
+
 }  // namespace weft::broker

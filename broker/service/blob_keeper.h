@@ -24,6 +24,7 @@ class BlobKeeper {
     virtual void on_disk(std::function<void()> work) = 0;  // later, one after the other
     // Any thread.
     virtual void on_verified(const BlobsVerified& verified) = 0;
+    virtual void on_kept(const BlobsKept& kept) = 0;
     virtual void on_line(const std::string& line) = 0;  // of the log
   };
   // `blobs` and `leases` outlive this, and this the work that it gives.
@@ -39,6 +40,7 @@ class BlobKeeper {
   uint32_t missing_of(const proto::CheckpointReport& report) const;
   void on_durable(std::span<const Record> records);
   void verify(VerifyBlobs request);
+  void make_durable(KeepBlobs request);
 
   // What a broker before this one left: states in memory that spilled, and files of jobs that are not open.
   void remove_old(const std::filesystem::path& jobs, const std::set<proto::JobNumber>& open);

@@ -304,6 +304,7 @@ void Core::carry_out(Effect& effect) {
             step(JobReopened{e.connection, reopen(*store_, e)});
           },
           [&](VerifyBlobs& e) { keeper_.verify(std::move(e)); },
+          [&](KeepBlobs& e) { keeper_.make_durable(std::move(e)); },
           [&](PublishPeers& e) { gates_.set_peers(std::move(e.peers)); },
           [&](PublishServed& e) { publish_served(e); },
           [&](SendEvents& e) { send_events(e); },
@@ -369,6 +370,10 @@ void Core::on_disk(std::function<void()> work) { disk_thread_->post(std::move(wo
 
 void Core::on_verified(const BlobsVerified& verified) {
   inbox_.leave([this, verified] { step(verified); });
+}
+
+void Core::on_kept(const BlobsKept& kept) {
+  inbox_.leave([this, kept] { step(kept); });
 }
 
 void Core::on_line(const std::string& line) { options_.log(line); }

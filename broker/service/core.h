@@ -82,6 +82,7 @@ class Core final : private GateBook::Outside, private BlobKeeper::Outside {
   void publish(std::shared_ptr<const Published> value) override;
   void on_disk(std::function<void()> work) override;
   void on_verified(const BlobsVerified& verified) override;
+  void on_kept(const BlobsKept& kept) override;
   void on_line(const std::string& line) override;
 
   CoreOptions options_;

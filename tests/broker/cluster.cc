@@ -144,6 +144,16 @@ void Cluster::carry_out(const Effects& effects) {
                                        [&](const Digest& blob) { return !broker_has(blob); });
         feed(BlobsVerified{verify.job, verify.step, static_cast<size_t>(bad)});
       });
+    } else if (const auto* copy = std::get_if<KeepBlobs>(&effect)) {
+      queues_["disk"].push_back([this, copy = *copy] {
+        Status all;
+        for (const Digest& blob : copy.blobs)
+          if (broker_has(blob))
+            durable_.insert(blob);
+          else
+            all = fail(ErrorCode::NotFound, "a blob is not here any more");
+        feed(BlobsKept{copy.job, copy.step, all});
+      });
     } else if (const auto* keep = std::get_if<KeepTransient>(&effect)) {
       kept = {keep->blobs.begin(), keep->blobs.end()};
       // What is younger than all that is kept may not have been named yet.

@@ -43,6 +43,8 @@ TEST(Serving, AJobGoesThroughItsPhasesAndThenServesWithoutCommandsUntilItIsStopp
   EXPECT_EQ(world.events.back().text, "stopped by its user");
   EXPECT_FALSE(world.newest());
   for (const ConnectionId peer : {1, 2}) EXPECT_EQ(world.messages<proto::ReleaseStage>(peer).size(), 1u);
+  world.receive(100, proto::GetResult{.job = 1});
+  EXPECT_EQ(world.messages<proto::Refusal>(100).back().message, "job 1 serves a model: it has no result");
 }
 
 TEST(Serving, AnyPeerThatIsLostIsReplacedUnderANewPlanVersion) {

@@ -85,6 +85,11 @@ class World {
     for (const Effect& effect : effects.effects)
       if (const auto* again = std::get_if<ReopenJob>(&effect))
         step(JobReopened{again->connection, reopen(store, *again)});
+    for (const Effect& effect : effects.effects)
+      if (const auto* keep = std::get_if<KeepBlobs>(&effect)) {
+        keeps.push_back(*keep);
+        if (keeps_blobs) step(BlobsKept{keep->job, keep->step, {}});
+      }
     return effects;
   }
   void join(ConnectionId connection, uint8_t who, TokenVerdict verdict = TokenVerdict::Valid,
@@ -199,6 +204,8 @@ class World {
   std::vector<ConnectionId> closed;
   std::vector<StartPlanning> plannings;
   std::vector<CheckSubmission> checks;
+  std::vector<KeepBlobs> keeps;
+  bool keeps_blobs = true;  // at once
   std::vector<Record> records;
   std::vector<proto::JobEvent> events;
   std::map<proto::JobNumber, JobState> states;

@@ -20,6 +20,7 @@ class BlobKeeperTest : public ::testing::Test, protected BlobKeeper::Outside {
  protected:
   void on_disk(std::function<void()> work) override { work_.push_back(std::move(work)); }
   void on_verified(const BlobsVerified& verified) override { verified_.push_back(verified); }
+  void on_kept(const BlobsKept& kept) override { kept_.push_back(kept); }
   void on_line(const std::string& line) override { lines_.push_back(line); }
 
   // How much of it there was.
@@ -58,6 +59,7 @@ class BlobKeeperTest : public ::testing::Test, protected BlobKeeper::Outside {
   BlobKeeper keeper_{*blobs_, leases_, *this, minutes(30)};
   std::vector<std::function<void()>> work_;
   std::vector<BlobsVerified> verified_;
+  std::vector<BlobsKept> kept_;
   std::vector<std::string> lines_;
 };
 
@@ -82,6 +84,33 @@ TEST_F(BlobKeeperTest, WithoutTheStoresWordNothingIsCollected) {
   EXPECT_EQ(do_work(), 0u);
   EXPECT_TRUE(blobs_->is_here(forgotten));
   EXPECT_EQ(lines_.size(), 1u);
+}
+
+// A copy of which the job's record is yet to be written: it stays through the next collection, too.
+TEST_F(BlobKeeperTest, ACopyIsMadeDurableWhole) {
+  const auto put_transient = [&](uint8_t fill) {
+    const std::vector<std::byte> bytes(100, std::byte{fill});
+    const Digest blob = storage::sha256(bytes);
+    const auto writer = *blobs_->begin(blob, bytes.size(), storage::Durability::Transient);
+    EXPECT_TRUE(writer->write(bytes).has_value() && writer->finish().has_value());
+    return blob;
+  };
+  const Digest first = put_transient(1), second = put_transient(2), durable = put(3);
+  keeper_.make_durable({.job = 4, .step = 32, .blobs = {first, second, durable}});
+  EXPECT_TRUE(kept_.empty()) << "that is the disk's work";
+  do_work();
+  ASSERT_EQ(kept_.size(), 1u);
+  EXPECT_EQ(kept_[0].job, 4u);
+  EXPECT_EQ(kept_[0].step, 32u);
+  EXPECT_TRUE(kept_[0].kept.has_value());
+  const auto again = *storage::BlobStore::open(scratch_.folder() / "blobs", {.wipe_transient = true});
+  for (const Digest& blob : {first, second, durable}) EXPECT_TRUE(again->is_here(blob));
+
+  keeper_.make_durable({.job = 4, .step = 40, .blobs = {first, storage::sha256({})}});
+  do_work();
+  ASSERT_EQ(kept_.size(), 2u);
+  ASSERT_FALSE(kept_[1].kept.has_value());
+  EXPECT_EQ(kept_[1].kept.error().code, ErrorCode::NotFound);
 }
 
 TEST_F(BlobKeeperTest, WhatIsDurableIsNobodysUploadAnyMore) {
