@@ -66,7 +66,25 @@ std::string line_of_evaluation(const proto::JobStatus& job) {
   return text;
 }
 
+// What it would go on from. One that makes no steps has no checkpoints, either.
+std::string line_of_safety(const proto::JobStatus& job) {
+  std::string text;
+  if (job.checkpoint_step > 0)
+    text = fmt::format("last checkpoint after step {}, ", job.checkpoint_step);
+  else if (job.steps > 0)
+    text = has_ended(job.state) ? "no checkpoint, " : "no checkpoint yet, ";
+  if (job.recovery_step > job.checkpoint_step)
+    text += fmt::format("copies after step {}, ", job.recovery_step);
+  return text + fmt::format("{} recoveries, plan {}", job.recoveries, job.plan_version);
+}
+
 }  // namespace
+
+std::string way_on(const proto::JobStatus& job) {
+  if (job.checkpoint_step > 0)
+    return fmt::format("goes on from the checkpoint of step {}", job.checkpoint_step);
+  return job.steps > 0 ? "begins anew, for it had no checkpoint" : "goes on";
+}
 
 std::vector<std::string> job_table(const std::vector<proto::JobStatus>& jobs, int64_t now) {
   std::set<std::string> owners;
@@ -94,8 +112,7 @@ std::vector<std::string> job_lines(const proto::JobStatus& job, bool verbose, in
   if (job.submitted_unix_ms > 0) lines.push_back(line_of_time(job, now));
   lines.push_back(line_of_progress(job));
   if (job.evaluated_step > 0) lines.push_back(line_of_evaluation(job));
-  lines.push_back(fmt::format("last checkpoint after step {}, copies after step {}, {} recoveries, plan {}",
-                              job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version));
+  lines.push_back(line_of_safety(job));
   if (const std::string saving = saving_line(job); !saving.empty()) lines.push_back(saving);
   if (!job.equal_bits)
     lines.emplace_back(

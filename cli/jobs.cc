@@ -151,6 +151,8 @@ Result<int> run_stop(const JobOptions& options) {
   if (has_ended(after.state)) return say_ended(options, after, "has ended");  // it did not run
   if (options.json())
     print_event(R"({"event":"stopping"})", options.job);
+  else if (after.steps == 0)  // it learns nothing
+    fmt::print("job {0} stops: `weft status {0}` shows when\n", options.job);
   else
     fmt::print(
         "job {0} stops after a checkpoint: `weft status {0}` shows when; `weft fetch {0} -o FILE` gets what "
@@ -162,10 +164,13 @@ Result<int> run_stop(const JobOptions& options) {
 Result<int> run_resume(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::ResumeJob{options.job}));
-  if (options.json())
+  if (options.json()) {
     print_event(R"({"event":"resumed"})", options.job);
-  else
-    fmt::print("job {0} goes on from its last checkpoint: `weft logs {0} --follow` shows how\n", options.job);
+    return kExitOk;
+  }
+  const auto job = session->client->ask<proto::JobStatus>(proto::GetJob{options.job});
+  fmt::print("job {0} {1}: `weft logs {0} --follow` shows how\n", options.job,
+             job ? way_on(*job) : "goes on");
   return kExitOk;
 }
 

@@ -32,7 +32,9 @@ std::atomic<bool> asked_to_stop{false};
 void on_signal(int signal) {
   const bool again = signal != SIGHUP && asked_to_stop.exchange(true);
   if (again) {
-    static constexpr char kStopped[] = "\nstopped at once: what came after the last checkpoint is lost\n";
+    static constexpr char kStopped[] =
+        "\nstopped at once: what came after the last checkpoint is lost; the same command with --resume auto "
+        "goes on from there\n";
     [[maybe_unused]] const auto said = write(STDERR_FILENO, kStopped, sizeof(kStopped) - 1);
     _exit(kExitStopped);
   }

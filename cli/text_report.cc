@@ -227,7 +227,8 @@ class TextReport : public Report {
       line(fmt::format("wrote {}{}", e.output.string(),
                        e.inference.empty() ? "" : " and " + e.inference.string()));
     if (e.state != "finished")
-      line(fmt::format("job {} {} after step {}{}", e.job, e.state, e.step,
+      line(fmt::format("job {} {}{}{}", e.job, e.state,
+                       e.step == 0 ? "" : fmt::format(" after step {}", e.step),
                        e.reason.empty() ? "" : ": " + e.reason));
     show_metrics(e.metrics);
   }

@@ -237,6 +237,8 @@ TEST(RunEvents, TextSaysInPlainWordsWhatHappens) {
   EXPECT_NE(text.find("job 7: waiting: waits for peers\n"), std::string::npos) << text;
   EXPECT_NE(text.find("stage 1  ann"), std::string::npos) << text;
   EXPECT_NE(text.find("job 7 stopped after step 4: by its user\n"), std::string::npos) << text;
+  EXPECT_EQ(printed(false, {EndEvent{7, "stopped", "by its user", 0, 1, {}, {}, {}}}),
+            "job 7 stopped: by its user\n");
   EXPECT_EQ(text.find('\033'), std::string::npos) << "a file gets no escape sequences";
 }
 

@@ -1,6 +1,7 @@
 // What `weft join` and `weft peers` tell people.
 #include <gtest/gtest.h>
 
+#include "cli/job_table.h"
 #include "cli/join_limits.h"
 #include "cli/link_table.h"
 #include "cli/peer_table.h"
@@ -148,6 +149,29 @@ TEST(LinkTable, GuessesAreMarkedAlsoThoseOfLatency) {
   EXPECT_TRUE(has(lines, "8.0Mr* 20ms"));
   list.links[1] = {.from = 1, .to = 0, .bytes_per_second = 12.5e3, .latency = std::chrono::milliseconds(500)};
   EXPECT_TRUE(has(link_table(list), "no way"));
+}
+
+// What is safe of a job, and what it goes on from: no checkpoint is not one after step 0.
+TEST(JobLines, SayWhatAJobWouldGoOnFrom) {
+  const auto safety = [](proto::JobState state, uint64_t checkpoint, uint64_t recovery) {
+    proto::JobStatus job{.job = 4, .name = "gpt", .state = state, .step = 32, .steps = 100};
+    job.checkpoint_step = checkpoint;
+    job.recovery_step = recovery;
+    return job_lines(job, false, 0).at(2);
+  };
+  EXPECT_EQ(safety(proto::JobState::Running, 0, 0), "no checkpoint yet, 0 recoveries, plan 0");
+  EXPECT_EQ(safety(proto::JobState::Running, 0, 30),
+            "no checkpoint yet, copies after step 30, 0 recoveries, plan 0");
+  EXPECT_EQ(safety(proto::JobState::Stopped, 0, 0), "no checkpoint, 0 recoveries, plan 0");
+  EXPECT_EQ(safety(proto::JobState::Stopped, 32, 32), "last checkpoint after step 32, 0 recoveries, plan 0");
+  proto::JobStatus serves{.job = 4, .name = "gpt", .state = proto::JobState::Running};
+  EXPECT_EQ(job_lines(serves, false, 0).at(2), "0 recoveries, plan 0");
+
+  proto::JobStatus job{.job = 4, .steps = 100};
+  EXPECT_EQ(way_on(job), "begins anew, for it had no checkpoint");
+  job.checkpoint_step = 32;
+  EXPECT_EQ(way_on(job), "goes on from the checkpoint of step 32");
+  EXPECT_EQ(way_on({.job = 4}), "goes on") << "it trains nothing, or nobody knows yet";
 }
 
 }  // namespace

@@ -88,6 +88,24 @@ same_file "fetched after submit could not write it" "$work/local.onnx" "$work/la
 ends_with 2 "$weft" fetch "$job_number" -o "$work/taken.onnx"
 says "is a folder"
 
+# Stopped while it waits, for all its peers are paused: what it learnt is a checkpoint all the same.
+submit_job "$job" --set schedule=null --set steps=1000000 --set placement.stages=1 --set checkpoint.every=1h
+wait_for_step 20
+"$weft" pause >/dev/null
+wait_for_event "paused after step"
+"$weft" stop "$job_number" >/dev/null
+finish_job
+[ "$RESULT" = stopped ] || fail "the job ended otherwise: $LINE"
+steps=$(field steps <<<"$LINE")
+[ "$steps" -ge 20 ] || fail "of 20 steps or more it has kept $steps: $LINE"
+ends_with 0 "$weft" fetch "$job_number" -o "$work/alone.onnx"
+"$weft" local "$job" --set schedule=null --set "steps=$steps" --threads 1 --set "output=$work/local.onnx" --format json >/dev/null
+same_file "stopped while nobody worked on it, $steps steps" "$work/local.onnx" "$work/alone.onnx"
+ends_with 0 "$weft" resume "$job_number"
+says "goes on from the checkpoint of step $steps"
+ends_with 0 "$weft" stop "$job_number"
+says "stopped by its user after step $steps"
+
 # Two stages of 16 MB of state each, over 8 Mbit/s each: what is saved is told, and grows.
 for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
 made_model_job <<YAML
