@@ -228,7 +228,10 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     proto::JobEvent event;
     event.kind = JobEventKind::Plan;
     for (const std::string& line : plan.explanation) event.text += line + "\n";
-    for (const PlannedStage& stage : plan.stages) event.peers.push_back(pool_.at(stage.peer).name);
+    for (const PlannedStage& stage : plan.stages) {
+      event.peers.push_back(pool_.at(stage.peer).name);
+      if (plan.local_steps) event.seats.push_back(stage.assignment->seat);
+    }
     event.seconds = seconds(plan.predicted_step);
     if (plan.training.steps > 0 && event.seconds > 0)
       event.samples_per_second =

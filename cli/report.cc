@@ -139,8 +139,12 @@ struct JsonLine {
   }
   std::string operator()(const PlanEvent& e) const {
     std::string stages;
-    for (size_t s = 0; s < e.peers.size(); ++s)
-      stages += fmt::format(R"({}{{"stage":{},"device":{}}})", s > 0 ? "," : "", s, json_string(e.peers[s]));
+    for (size_t s = 0; s < e.peers.size(); ++s) {
+      const bool has_replicas = s < e.seats.size();
+      const std::string replica = has_replicas ? fmt::format(R"("replica":{},)", e.seats[s].replica) : "";
+      stages += fmt::format(R"({}{{"stage":{},{}"device":{}}})", s > 0 ? "," : "",
+                            has_replicas ? e.seats[s].stage : s, replica, json_string(e.peers[s]));
+    }
     return fmt::format(
         R"({{"event":"plan","stages":[{}],"predicted_step_seconds":{},"predicted_samples_per_second":{},"lines":{}}})",
         stages, json_number(e.step_seconds), json_number(e.samples_per_second),

@@ -18,7 +18,7 @@ std::optional<RunEvent> to_run_event(const proto::JobEvent& event) {
     case JobEventKind::Checkpoint:
       return train::Event(train::CheckpointEvent{event.step, {}});
     case JobEventKind::Plan: {
-      PlanEvent plan{event.job, {}, event.peers, event.seconds, event.samples_per_second};
+      PlanEvent plan{event.job, {}, event.peers, event.seconds, event.samples_per_second, event.seats};
       std::istringstream text(event.text);
       for (std::string line; std::getline(text, line);)
         if (!line.empty()) plan.lines.push_back(line);

@@ -26,6 +26,7 @@ struct PlanEvent {
   std::vector<std::string> lines;
   std::vector<std::string> peers{};                 // by stage
   double step_seconds = 0, samples_per_second = 0;  // predicted
+  std::vector<plan::Seat> seats{};                  // of the peers, where there are replicas
 };
 struct NoticeEvent {
   proto::JobNumber job = 0;

@@ -418,7 +418,9 @@ std::span<const JobKeySection> job_key_sections() {
        kLoss},
       {"Steps", "", kSteps},
       {"What is trained, and how", "", kOptimizer},
-      {"Replicas", "`weft local` computes all of them, one after the other; a broker does not run them yet.",
+      {"Replicas", "Over slow lines several copies of a model, each on machines near each other, learn faster than one that "
+       "is cut across them. `weft submit` puts each on peers of its own, in as many stages as it needs; `weft "
+       "local` computes all of them, one after the other: the same bytes.",
        kReplicas},
       {"Serving",
        "A job with `task: serve` has these keys, `model` and, of `placement`, `stages`, `equal_bits` and "

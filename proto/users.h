@@ -166,6 +166,7 @@ struct JobEvent {
   std::vector<std::string> peers{};  // of a plan: by stage, the peer's name
   bool diverged = false;             // of a state: the job failed because its numbers were not finite
   bool skipped = false;              // of a step: it was not finite, and nothing was updated; it has no loss
+  std::vector<plan::Seat> seats{};   // of a plan with replicas: whose each of `peers` is; else by stage
 };
 
 // One's own; an admin gets everybody's. The newest first.

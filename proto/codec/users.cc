@@ -305,6 +305,10 @@ void put(const JobEvent& from, wire::JobEvent& to) {
   for (const std::string& peer : from.peers) to.add_peers(put_text(peer));
   to.set_diverged(from.diverged);
   to.set_skipped(from.skipped);
+  for (const plan::Seat& seat : from.seats) {
+    to.add_seat_stages(seat.stage);
+    to.add_seat_replicas(seat.replica);
+  }
 }
 Status get(const wire::JobEvent& from, JobEvent& to) {
   Reader read("JobEvent");
@@ -325,6 +329,11 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   read.names(from.peers(), to.peers, kStagesMax, "peers");
   to.diverged = from.diverged();
   to.skipped = from.skipped();
+  read.require(from.seat_stages_size() == from.seat_replicas_size() &&
+                   (from.seat_stages_size() == 0 || from.seat_stages_size() == from.peers_size()),
+               "seat_stages", "not one for each peer");
+  for (int i = 0; i < from.seat_stages_size() && read.good(); ++i)
+    read.seat(from.seat_stages(i), from.seat_replicas(i), to.seats.emplace_back(), "seat_stages");
   return read.status();
 }
 

@@ -422,6 +422,9 @@ class Maker {
     pick(to.kind, JobEventKind::Result);
     pick(to.state, JobState::Failed);
     for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);
+    fill_all(to.peers);
+    if (chance()) to.seats.resize(to.peers.size());
+    for (plan::Seat& seat : to.seats) fill(seat);
   }
   void fill(ListJobs& to) { fill_all(to.before, to.count); }
   void fill(JobList& to) { fill_all(to.jobs, to.more); }
