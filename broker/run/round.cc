@@ -21,9 +21,24 @@ void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
 bool Round::is_whole() const { return is_made() && all_said(in); }
 bool Round::is_made() const { return all_said(made); }
 
-bool Round::has_begun() const {
-  return std::find(in.begin(), in.end(), true) != in.end() ||
-         std::any_of(saved.begin(), saved.end(), [](const auto& of_stage) { return of_stage.has_value(); });
+bool Round::is_being_saved() const {
+  const bool has_begun =
+      std::find(in.begin(), in.end(), true) != in.end() ||
+      std::any_of(saved.begin(), saved.end(), [](const auto& of_stage) { return of_stage.has_value(); });
+  return durable && !failed && has_begun;
+}
+
+Saving Round::saving(const std::vector<Bytes>& bytes) const {
+  Saving saving{.step = step};
+  for (size_t s = 0; s < bytes.size(); ++s) {
+    saving.bytes += bytes[s];
+    saving.saved += in[s] ? bytes[s] : saved[s].value_or(Bytes{});
+  }
+  return saving;
+}
+
+void Round::on_saving(uint32_t stage, Bytes bytes) {
+  saved[stage] = std::max(saved[stage].value_or(Bytes{}), bytes);
 }
 
 Result<std::optional<Error>> Round::take(Instant now, uint32_t stage, const proto::CheckpointReport& report,

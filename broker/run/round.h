@@ -14,6 +14,12 @@
 
 namespace weft::broker {
 
+// A checkpoint that is being uploaded.
+struct Saving {
+  uint64_t step = 0;
+  Bytes bytes{}, saved{};  // of its tensors; and those of them that the broker has
+};
+
 struct Round {
   uint64_t sequence = 0, step = 0;
   bool durable = false;
@@ -48,8 +54,10 @@ struct Round {
 
   bool is_whole() const;
   bool is_made() const;
-  // Some stage uploads its part, or has.
-  bool has_begun() const;
+  // A checkpoint of which some stage uploads its part, or has.
+  bool is_being_saved() const;
+  // `bytes`: of each stage's part.
+  Saving saving(const std::vector<Bytes>& bytes) const;
   // The stage has yet to report its part.
   bool awaits(uint32_t stage) const { return !(direct ? made : in)[stage]; }
   // Of a direct one that every stage has made: nobody has fetched that stage's part yet.
@@ -60,6 +68,8 @@ struct Round {
   // InvalidArgument: the stage breaks the protocol.
   Result<std::optional<Error>> take(Instant now, uint32_t stage, const proto::CheckpointReport& report,
                                     uint32_t blobs_missing);
+  // A stage says how much of its part the broker has.
+  void on_saving(uint32_t stage, Bytes bytes);
   // It is not wanted any more; whether it can go at once.
   bool drop();
 

@@ -10,6 +10,16 @@ namespace weft::broker {
 
 using proto::CommandKind;
 
+namespace {
+
+std::vector<Bytes> bytes_by_stage(const PlannedRun& plan) {
+  std::vector<Bytes> bytes;
+  for (uint32_t s = 0; s < plan.stages.size(); ++s) bytes.push_back({copied_bytes(plan, s)});
+  return bytes;
+}
+
+}  // namespace
+
 Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
                const RunOptions& options)
     : job_(job),
@@ -17,13 +27,12 @@ Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, con
       inner_(*plan_),
       options_(options),
       pace_(*plan_, options),
+      bytes_(bytes_by_stage(*plan_)),
       checkpointed_(begin.checkpointed),
       recovery_(begin.after_step),
       begun_with_(std::max(begin.after_step, begin.checkpointed)),
       keep_from_(begin.after_step),
-      written_{begin.after_step, begin.after_step == begin.checkpointed} {
-  for (uint32_t s = 0; s < plan_->stages.size(); ++s) bytes_.push_back({copied_bytes(*plan_, s)});
-}
+      written_{begin.after_step, begin.after_step == begin.checkpointed} {}
 
 void Rounds::resume(uint64_t keep_from) {
   keep_from_ = std::max(keep_from_, keep_from);
@@ -161,11 +170,8 @@ bool Rounds::on_fetched(Instant now, uint32_t stage, uint64_t step) {
 }
 
 void Rounds::on_saving(uint32_t stage, uint64_t step, Bytes saved) {
-  for (Round& round : rounds_) {
-    if (round.step != step || !round.durable) continue;
-    std::optional<Bytes>& said = round.saved[stage];
-    said = std::max(said.value_or(Bytes{}), std::min(saved, bytes_[stage]));
-  }
+  for (Round& round : rounds_)
+    if (round.step == step && round.durable) round.on_saving(stage, std::min(saved, bytes_[stage]));
 }
 
 void Rounds::on_resumed(uint32_t stage) {
@@ -290,16 +296,9 @@ bool Rounds::has_whole(uint64_t committed) const {
 }
 
 std::optional<Saving> Rounds::saving() const {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
-    return round.durable && !round.failed && round.has_begun();
-  });
-  if (at == rounds_.end()) return std::nullopt;
-  Saving saving{.step = at->step};
-  for (size_t s = 0; s < bytes_.size(); ++s) {
-    saving.bytes += bytes_[s];
-    saving.saved += at->in[s] ? bytes_[s] : at->saved[s].value_or(Bytes{});
-  }
-  return saving;
+  const auto at =
+      std::find_if(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.is_being_saved(); });
+  return at == rounds_.end() ? std::nullopt : std::optional(at->saving(bytes_));
 }
 
 MissingReports Rounds::missing_reports() const {

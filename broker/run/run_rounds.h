@@ -26,12 +26,6 @@
 
 namespace weft::broker {
 
-// A checkpoint that is being uploaded.
-struct Saving {
-  uint64_t step = 0;
-  Bytes bytes{}, saved{};  // of its tensors; and those of them that the broker has
-};
-
 class Rounds {
  public:
   Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,

@@ -24,6 +24,14 @@ uint64_t bytes_of_input(const dag::Graph& graph, const std::string& name) {
     if (graph.value(input).name == name) return static_cast<uint64_t>(graph.spec(input).bytes().value);
   return 0;  // decoding has looked
 }
+BulkTransfers::PutOptions put_options(const UploadBlob& upload) {
+  return {.durable = upload.durable,
+          .may_lapse = true,
+          .rate = upload.rate,
+          .packs = upload.packs,
+          .owner = upload.generation};
+}
+
 }  // namespace
 
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
@@ -385,16 +393,11 @@ void PeerService::offer(const OfferBlobs& offer) {
 void PeerService::put(const UploadBlob& upload) {
   const net::SharedBytes* blob = blobs_.find(upload.sha256);
   WEFT_CHECK_MSG(blob != nullptr, "the machine names what it holds");
-  const auto sent = [this, number = upload.upload, sha256 = upload.sha256](uint64_t bytes) {
+  BulkTransfers::PutOptions options = put_options(upload);
+  options.on_sent = [this, number = upload.upload, sha256 = upload.sha256](uint64_t bytes) {
     carry_out(peer_->on_sent(loop_.now(), number, sha256, bytes));
   };
-  const BulkTransfers::PutOptions options{.durable = upload.durable,
-                                          .may_lapse = true,
-                                          .rate = upload.rate,
-                                          .packs = upload.packs,
-                                          .owner = upload.generation,
-                                          .on_sent = sent,
-                                          .base = blobs_.base(upload.base)};
+  options.base = blobs_.base(upload.base);
   bulk_->put(upload.sha256, *blob, options,
              [this, number = upload.upload, sha256 = upload.sha256](const Status& stored) {
                carry_out(peer_->on_uploaded(loop_.now(), number, sha256, stored));
