@@ -35,15 +35,19 @@ const char* json_way(proto::LinkWay way) {
 }
 
 std::string json_stage(const proto::StageStatus& stage) {
+  const auto replica = [](const plan::Seat& seat, const char* key) {
+    return seat.replica == 0 ? "" : fmt::format(R"("{}":{},)", key, seat.replica);
+  };
   return fmt::format(
-      R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})", stage.seat.stage,
-      json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name), json_string(stage.region),
-      json_number(stage.busy), stage.step, json_list(stage.links, [](const proto::LinkUse& link) {
+      R"({{"stage":{},{}"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})", stage.seat.stage,
+      replica(stage.seat, "replica"), json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name),
+      json_string(stage.region), json_number(stage.busy), stage.step,
+      json_list(stage.links, [&](const proto::LinkUse& link) {
         return fmt::format(
-            R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{},"bytes_dense":{},"bytes_encoded":{},"relative_error":{},"way":{}}})",
-            link.seat.stage, link.bytes_sent, json_number(link.seconds_waiting), link.bytes_dense,
-            link.bytes_encoded, link.errors > 0 ? json_number(link.error_sum / link.errors) : "null",
-            json_way(link.way));
+            R"({{"to_stage":{},{}"bytes_sent":{},"seconds_waiting":{},"bytes_dense":{},"bytes_encoded":{},"relative_error":{},"way":{}}})",
+            link.seat.stage, replica(link.seat, "to_replica"), link.bytes_sent,
+            json_number(link.seconds_waiting), link.bytes_dense, link.bytes_encoded,
+            link.errors > 0 ? json_number(link.error_sum / link.errors) : "null", json_way(link.way));
       }));
 }
 

@@ -65,7 +65,10 @@ Status upload(Client& client, const train::Submission& submission) {
 }
 
 proto::Beginning to_message(train::Beginning beginning) {
-  proto::Beginning message{beginning.step, beginning.skipped_steps, {}};
+  proto::Beginning message{.step = beginning.step,
+                           .skipped_steps = beginning.skipped_steps,
+                           .tensors = {},
+                           .replica_skipped_steps = std::move(beginning.replica_skipped_steps)};
   for (storage::TensorRecord& tensor : beginning.tensors)
     message.tensors.push_back(
         {std::move(tensor.key), tensor.spec, digest_from_hex(tensor.sha256).value_or(Digest{})});

@@ -44,6 +44,9 @@ struct Beginning {
   uint64_t step = 0;  // at least 1
   uint64_t skipped_steps = 0;
   std::vector<TensorReference> tensors{};
+  // Of as many replicas with local steps as the job has: of each, steps up to it without an update of its
+  // own.
+  std::vector<uint64_t> replica_skipped_steps{};
 };
 struct SubmitJob {
   std::string name{};   // for people: the job file's

@@ -1,5 +1,7 @@
 #include "train/beginning.h"
 
+#include <algorithm>
+
 #include "storage/checkpoint.h"
 #include "storage/sha256.h"
 #include "storage/text_file.h"
@@ -23,6 +25,52 @@ Status check_shape(const storage::TensorRecord& record, const dag::Graph& graph,
   return {};
 }
 
+// What training goes on from. Of replicas with local steps each has slots of its own where there are as many
+// as made the checkpoint; what was owed, or moves on from agreement to agreement, may have been nothing yet.
+struct Wanted {
+  std::vector<dag::StateKey> needed{}, kept{};  // kept: if it is there
+};
+Wanted wanted_of(const configs::Job& job, const dag::Graph& graph, uint32_t replicas) {
+  Wanted wanted;
+  const bool owes = job.replicas.codec.kind != compress::Kind::Dense;
+  const bool has_momentum = job.replicas.outer.type == replicas::OuterType::Nesterov;
+  const auto keep = [&](const dag::StateKey& weight, dag::StateSlot slot, uint32_t replica) {
+    wanted.kept.push_back({weight.owner, weight.name, slot, replica});
+  };
+  for (const dag::StateKey& key : dag::trained_state(graph, job.optimizer)) {
+    const bool is_weight = dag::is_weight(key.slot);
+    for (uint32_t replica = 0; replica < (is_weight ? 1 : replicas); ++replica)
+      wanted.needed.push_back({key.owner, key.name, key.slot, replica});
+    if (!job.replicas.are_local() || key.slot != dag::StateSlot::Value) continue;
+    if (has_momentum) keep(key, dag::StateSlot::OuterMomentum, 0);
+    if (owes) keep(key, dag::StateSlot::ReturnResidue, 0);
+    for (uint32_t replica = 0; owes && replica < replicas; ++replica)
+      if (replicas == job.replicas.count) keep(key, dag::StateSlot::Residue, replica);
+  }
+  return wanted;
+}
+
+// Whose slots and counts of updates the job's replicas go on with; how many of the checkpoint's it needs.
+uint32_t take_updates(const configs::Job& job, const storage::Checkpoint& checkpoint,
+                      const std::string& manifest, Beginning& beginning) {
+  const auto& updates = checkpoint.replica_updates;
+  const size_t then = std::max<size_t>(updates.size(), 1);
+  const std::string has = manifest + " has the optimizer's state of " + std::to_string(then) +
+                          (then == 1 ? " replica" : " replicas");
+  if (!updates.empty()) beginning.skipped_steps = beginning.step - updates.front();  // as the slots have seen
+  if (!job.replicas.are_local()) {
+    if (!updates.empty()) beginning.warnings.push_back(has + ": this run goes on with that of the first");
+    return 1;
+  }
+  if (then != job.replicas.count) {
+    beginning.warnings.push_back(has + ", and the job has " + std::to_string(job.replicas.count) +
+                                 ": each goes on with that of the first; what was owed is left out");
+    return 1;
+  }
+  for (const uint64_t count : updates) beginning.replica_skipped_steps.push_back(beginning.step - count);
+  return job.replicas.count;
+}
+
 }  // namespace
 
 Result<Beginning> read_beginning(const ResumeOptions& options, const configs::Job& job,
@@ -41,12 +89,7 @@ Result<Beginning> read_beginning(const ResumeOptions& options, const configs::Jo
   beginning.warnings.insert(beginning.warnings.end(), told.begin(), told.end());
   beginning.step = loaded.checkpoint.step;
   beginning.skipped_steps = loaded.checkpoint.skipped_steps;
-  if (const auto& updates = loaded.checkpoint.replica_updates; !updates.empty()) {
-    beginning.skipped_steps = beginning.step - updates.front();  // as many updates as the slots have seen
-    beginning.warnings.push_back(manifest + " has the optimizer's state of " +
-                                 std::to_string(updates.size()) +
-                                 " replicas: this run goes on with that of the first");
-  }
+  const uint32_t replicas = take_updates(job, loaded.checkpoint, manifest, beginning);
   if (beginning.step >= steps)
     return fail(ErrorCode::InvalidArgument,
                 manifest + " is after step " + std::to_string(beginning.step) +
@@ -57,12 +100,16 @@ Result<Beginning> read_beginning(const ResumeOptions& options, const configs::Jo
   WEFT_TRY(const storage::Manifest named, storage::parse_manifest(text));
   std::map<dag::StateKey, const storage::TensorRecord*> records;
   for (const storage::TensorRecord& record : named.tensors) records[record.key] = &record;
-  for (const dag::StateKey& key : dag::trained_state(training.graph, job.optimizer)) {
-    const auto at = records.find(key);
-    if (at == records.end())
+  Wanted wanted = wanted_of(job, training.graph, replicas);
+  for (const dag::StateKey& key : wanted.needed)
+    if (!records.contains(key))
       return fail(ErrorCode::InvalidArgument, manifest + " holds no " + std::string(to_string(key.slot)) +
                                                   " of '" + key.name +
                                                   "': it is of another job or optimizer");
+  wanted.needed.insert(wanted.needed.end(), wanted.kept.begin(), wanted.kept.end());
+  for (const dag::StateKey& key : wanted.needed) {
+    const auto at = records.find(key);
+    if (at == records.end()) continue;
     const storage::TensorRecord& record = *at->second;
     WEFT_TRY_STATUS(check_shape(record, training.graph, manifest));
     const auto size = static_cast<uint64_t>(record.spec.bytes().value);

@@ -18,6 +18,8 @@ namespace weft::train {
 
 struct Beginning {
   uint64_t step = 0, skipped_steps = 0;
+  // Where the job has as many replicas with local steps as the checkpoint: of each, steps without an update.
+  std::vector<uint64_t> replica_skipped_steps;
   std::vector<storage::TensorRecord> tensors;   // what training `Prepared` goes on from, and no more
   std::map<Digest, storage::BlobSource> blobs;  // their bytes
   std::vector<std::string> warnings;

@@ -33,7 +33,7 @@ samples_a_second() {
   RATE=$(awk -v n=$(((last - first) * batch)) -v us=$(($(microseconds) - began)) 'BEGIN { printf "%.1f", n * 1e6 / us }')
 }
 end_cluster() {
-  kill "$follower_pid" 2>/dev/null || true
+  end_process KILL "$submit_pid"
   for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
   end_process KILL "$broker_pid"
 }
@@ -50,7 +50,7 @@ for rate in "${rates[@]}"; do
     for ((i = 0; i < homes; ++i)); do
       start_peer "home$i" --device "$device" --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$i" --as "home$i"
     done
-    wait_for_pool "$homes"
+    until [ "$(peers_that_are pool | wc -l)" -eq "$homes" ]; do sleep 0.2; done
     if [ "$as" = pipeline ]; then
       samples_a_second --set compression.policy=auto
       best=$RATE
@@ -59,6 +59,7 @@ for rate in "${rates[@]}"; do
     fi
     printf '%-9s %-9s %10s %10.1f %7s  %s\n' "$rate" "$as" "$RATE" "$PREDICTED" "$(awk -v a="$RATE" -v b="$best" 'BEGIN { printf "%.2f", a / b }')" "$PLAN"
     end_cluster
-    rm -rf "$work"/broker*
+    rm -rf "$work/broker" "$work"/peer-*
+    unset BROKER WEFT_TOKEN
   done
 done

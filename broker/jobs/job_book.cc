@@ -33,6 +33,8 @@ void JobBook::begin_at(Job& job, const proto::Beginning& beginning) {
                                  .step = beginning.step,
                                  .tensors = beginning.tensors,
                                  .skipped_steps = beginning.skipped_steps};
+  if (!beginning.replica_skipped_steps.empty())
+    checkpoint.local = proto::LocalPoint{beginning.step, beginning.replica_skipped_steps};
   step_.record(checkpoint);
   job.points.commit_checkpoint(std::move(checkpoint));
   job.step = job.points.steps_made();

@@ -155,7 +155,7 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   WEFT_TRY_STATUS(tell(*place->job, [&](Run& run, Instant now) {
     return run.on_resumed(now, place->stage, resumed.last_sequence);
   }));
-  step_.log("info stage_resumed job=" + place->job->text() + " stage=" + std::to_string(place->stage) +
+  step_.log("info stage_resumed job=" + place->job->text() + " " + at->crew.plan->fields_of(place->stage) +
             " peer=" + peer.name + " last_sequence=" + std::to_string(resumed.last_sequence));
   if (at->over) return {};
   for (const proto::Secret& ticket : std::exchange(stage.relays_waiting, {}))

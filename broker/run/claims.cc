@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "broker/run/planned_run.h"
 #include "dag/state.h"
 
 namespace weft::broker {
@@ -66,29 +67,8 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
       if (const auto at = values.find(key.name); at != values.end())
         state_.add(std::move(key), graph.spec(at->second));
     }
-    if (local_) add_agreed(assignment, graph);
-  }
-}
-
-// Nobody owes anything of a running statistic, or where nothing is lost.
-void StageClaims::add_agreed(const proto::AssignStage& assignment, const dag::Graph& graph) {
-  const replicas::ReplicaTerms& terms = assignment.local->steps.terms;
-  const bool has_momentum = terms.outer.type == replicas::OuterType::Nesterov;
-  const bool owes = terms.codec.kind != compress::Kind::Dense;
-  std::map<std::string_view, const proto::AgreedTensor*> agreed;
-  for (const proto::AgreedTensor& tensor : assignment.local->tensors) agreed.emplace(tensor.name, &tensor);
-  for (const dag::Initializer& initializer : graph.initializers()) {
-    const auto at = agreed.find(initializer.name);
-    if (at == agreed.end() || initializer.role == dag::InitializerRole::RunningStatistic) continue;
-    const auto add = [&](dag::StateSlot slot, uint32_t replica) {
-      dag::StateKey key = dag::of_initializer(initializer.name, slot);
-      key.replica = replica;
-      state_.add(std::move(key), graph.spec(initializer.value));
-    };
-    const uint32_t replica = assignment.seat.replica;
-    if (has_momentum) add(dag::StateSlot::OuterMomentum, 0);
-    if (owes) add(dag::StateSlot::Residue, replica);
-    if (owes && at->second->owner == replica) add(dag::StateSlot::ReturnResidue, 0);
+    for (KeptTensor& kept : kept_between_agreements(assignment, graph))
+      state_.add(std::move(kept.key), std::move(kept.spec));
   }
 }
 

@@ -51,7 +51,6 @@ class StageClaims {
     Status check(const std::vector<proto::TensorReference>& tensors, const auto& key_of,
                  const auto& name_of) const;
   };
-  void add_agreed(const proto::AssignStage& assignment, const dag::Graph& graph);
   Status check_skipped(const proto::CheckpointReport& report) const;
 
   bool skips_steps_ = false;

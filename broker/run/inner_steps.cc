@@ -19,10 +19,6 @@ std::optional<replicas::OwnStep> InnerSteps::own(uint32_t replica, uint64_t inne
   return own_step(*local_, replica, inner);
 }
 
-uint32_t InnerSteps::makers(uint64_t inner) const {
-  return inner == 0 ? 0 : local_ ? static_cast<uint32_t>(made(inner) - made(inner - 1)) : 1;
-}
-
 // In the last round alone some have fewer than others.
 uint64_t InnerSteps::idle(uint32_t replica, uint64_t inner) const {
   if (!local_ || replica >= replicas() || inner <= local_->begun_after) return 0;

@@ -30,8 +30,6 @@ class InnerSteps {
   uint64_t made(uint64_t inner) const;
   // The step that the replica makes in it, of the run; nothing: it has none.
   std::optional<replicas::OwnStep> own(uint32_t replica, uint64_t inner) const;
-  // How many replicas make a step in it.
-  uint32_t makers(uint64_t inner) const;
   // Up to it, how often the replica had none to make.
   uint64_t idle(uint32_t replica, uint64_t inner) const;
 

@@ -1,6 +1,8 @@
 #include "broker/run/planned_run.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "dag/copied_bytes.h"
 
@@ -10,6 +12,36 @@ std::optional<uint32_t> PlannedRun::find(const plan::Seat& seat) const {
   for (uint32_t s = 0; s < stages.size(); ++s)
     if (stages[s].assignment->seat == seat) return s;
   return std::nullopt;
+}
+
+std::string PlannedRun::fields_of(uint32_t stage) const {
+  const plan::Seat& seat = stages[stage].assignment->seat;
+  return "stage=" + std::to_string(seat.stage) +
+         (seat.replica > 0 ? " replica=" + std::to_string(seat.replica) : "");
+}
+
+// Nobody owes anything of a running statistic, or where nothing is lost.
+std::vector<KeptTensor> kept_between_agreements(const proto::AssignStage& stage, const dag::Graph& training) {
+  if (!stage.local) return {};
+  const replicas::ReplicaTerms& terms = stage.local->steps.terms;
+  const bool has_momentum = terms.outer.type == replicas::OuterType::Nesterov;
+  const bool owes = terms.codec.kind != compress::Kind::Dense;
+  std::map<std::string_view, uint32_t> owners;
+  for (const proto::AgreedTensor& tensor : stage.local->tensors) owners.emplace(tensor.name, tensor.owner);
+  std::vector<KeptTensor> kept;
+  for (const dag::Initializer& initializer : training.initializers()) {
+    const auto owner = owners.find(initializer.name);
+    if (owner == owners.end() || initializer.role == dag::InitializerRole::RunningStatistic) continue;
+    const auto keep = [&](dag::StateSlot slot, uint32_t replica) {
+      kept.push_back({dag::of_initializer(initializer.name, slot), training.spec(initializer.value)});
+      kept.back().key.replica = replica;
+    };
+    const uint32_t replica = stage.seat.replica;
+    if (has_momentum) keep(dag::StateSlot::OuterMomentum, 0);
+    if (owes) keep(dag::StateSlot::Residue, replica);
+    if (owes && owner->second == replica) keep(dag::StateSlot::ReturnResidue, 0);
+  }
+  return kept;
 }
 
 double codec_ratio(const PlannedRun& plan) {
@@ -34,6 +66,13 @@ const dag::Graph* trained_graph(const PlannedRun& plan, uint32_t stage) {
   return nullptr;
 }
 
+int64_t kept_bytes(const PlannedRun& plan, uint32_t stage, const dag::Graph& graph) {
+  int64_t bytes = 0;
+  for (const KeptTensor& tensor : kept_between_agreements(*plan.stages[stage].assignment, graph))
+    bytes += tensor.spec.bytes().value;
+  return bytes;
+}
+
 template <typename Bytes>
 int64_t largest(const PlannedRun& plan, const Bytes& bytes_of) {
   int64_t most = 0;
@@ -45,7 +84,7 @@ int64_t largest(const PlannedRun& plan, const Bytes& bytes_of) {
 int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
   const auto slots = static_cast<int64_t>(optimizer_slots(plan.training.optimizer).size());
-  int64_t bytes = 0;
+  int64_t bytes = graph != nullptr ? kept_bytes(plan, stage, *graph) : 0;
   for (const auto& tensor : plan.stages[stage].assignment->tensors) {
     if (!is_weight(tensor.key.slot)) continue;
     const bool trained =
@@ -59,7 +98,7 @@ int64_t copied_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
   if (graph == nullptr) return 0;
   const auto slots = static_cast<uint32_t>(optimizer_slots(plan.training.optimizer).size());
-  return dag::copied_bytes(*graph, slots).value;
+  return dag::copied_bytes(*graph, slots).value + kept_bytes(plan, stage, *graph);
 }
 
 int64_t largest_loaded_bytes(const PlannedRun& plan) { return largest(plan, loaded_bytes); }

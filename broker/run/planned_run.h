@@ -24,9 +24,19 @@ struct PlannedRun : proto::RunTerms {
   bool serves() const { return !served.name.empty(); }
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const;
-  // For people: "stage 2", "stage 2, replica 3".
+  // For people: "stage 2", "stage 2, replica 3"; and as fields of a log line, from 0.
   std::string name_of(uint32_t stage) const { return plan::to_string(stages[stage].assignment->seat); }
+  std::string fields_of(uint32_t stage) const;
 };
+
+// What a replica with local steps keeps beside what it trains, from one agreement to the next: what its outer
+// rule moves on with, what it owes, and where it takes the mean what is owed of that (replicas/agreement.h).
+// Empty for a stage of any other run. `training`: the stage's graph.
+struct KeptTensor {
+  dag::StateKey key{};
+  dag::TensorSpec spec{};
+};
+std::vector<KeptTensor> kept_between_agreements(const proto::AssignStage& stage, const dag::Graph& training);
 
 // Dense bytes over those on the wire, of what codecs carry in training; 0: nothing has one.
 double codec_ratio(const PlannedRun& plan);

@@ -213,6 +213,10 @@ std::optional<Duration> Run::comparing() const {
       std::chrono::duration<double>(comparison_.cost(pace().step_seconds())));
 }
 
+bool Run::waits_for_agreement() const {
+  return inner_.are_local() && committed_step() < granted_step() && inner_.is_whole(committed_step() + 1);
+}
+
 MissingReports Run::missing_reports() const {
   MissingReports missing = steps_.missing_reports();
   return missing.stages.empty() ? rounds_.missing_reports() : missing;

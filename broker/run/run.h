@@ -108,6 +108,8 @@ class Run {
   MissingReports missing_reports() const;
   // The checkpoint that stages upload now.
   std::optional<Saving> saving() const { return rounds_.saving(); }
+  // What it waits for next is that replicas agree, for which they exchange all of their weights.
+  bool waits_for_agreement() const;
   // A snapshot is under way without which the run does not go on.
   bool waits_for_snapshot() const { return rounds_.holds_the_run_up(); }
   // A microbatch of all stages over dense links is under way, which takes about so long.

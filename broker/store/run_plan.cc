@@ -11,15 +11,14 @@ proto::RunPlan to_message(const PlannedRun& run) {
 }
 
 namespace {
-// Every stage was told the same of its steps as the run.
+// Where replicas make local steps, every stage was told the same of these as the run.
 bool are_of_one_run(const proto::RunTerms& terms,
                     const std::vector<proto::Encoded<proto::AssignStage>>& assignments) {
-  return std::all_of(assignments.begin(), assignments.end(), [&](const auto& assignment) {
-    const auto& local = assignment->local;
-    return local.has_value() == terms.local_steps.has_value() &&
-           (!local ||
-            (local->steps == *terms.local_steps && assignment->training.steps == terms.training.steps &&
-             assignment->after_step == assignments.front()->after_step));
+  const auto& local = terms.local_steps;
+  return !local || std::all_of(assignments.begin(), assignments.end(), [&](const auto& assignment) {
+    return assignment->local && assignment->local->steps == *local &&
+           assignment->training.steps == terms.training.steps &&
+           assignment->after_step == assignments.front()->after_step;
   });
 }
 }  // namespace

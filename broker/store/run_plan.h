@@ -11,7 +11,8 @@
 namespace weft::broker {
 
 proto::RunPlan to_message(const PlannedRun& run);  // REQUIRES: a stage
-// As many assignments as the plan has stages, at least one, that say the same of local steps: else nullptr.
+// As many assignments as the plan has stages, at least one, which say the same of local steps as the plan:
+// else nullptr.
 std::shared_ptr<const PlannedRun> from_message(proto::RunPlan plan,
                                                std::vector<proto::Encoded<proto::AssignStage>> assignments);
 

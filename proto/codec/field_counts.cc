@@ -54,7 +54,7 @@ static_assert(has_fields<MicrobatchAnswer, 5>);
 static_assert(has_fields<FilePiece, 3>);
 static_assert(has_fields<PackedFile, 2>);
 static_assert(has_fields<ModelTensor, 5>);
-static_assert(has_fields<Beginning, 3>);
+static_assert(has_fields<Beginning, 4>);
 static_assert(has_fields<SubmitJob, 13>);
 static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);

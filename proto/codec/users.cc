@@ -76,6 +76,7 @@ void put(const Beginning& from, wire::Beginning& to) {
   to.set_step(from.step);
   to.set_skipped_steps(from.skipped_steps);
   put_list(from.tensors, *to.mutable_tensors());
+  put_plain(from.replica_skipped_steps, *to.mutable_replica_skipped_steps());
 }
 Status get(const wire::Beginning& from, Beginning& to) {
   Reader read("Beginning");
@@ -84,6 +85,10 @@ Status get(const wire::Beginning& from, Beginning& to) {
   to.skipped_steps = from.skipped_steps();
   read.require(to.skipped_steps <= to.step, "skipped_steps", "more than there were steps");
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  read.numbers(from.replica_skipped_steps(), to.replica_skipped_steps, replicas::kReplicasMax,
+               "replica_skipped_steps");
+  for (const uint64_t skipped : to.replica_skipped_steps)
+    read.require(skipped <= to.step, "replica_skipped_steps", "more than there were steps");
   return read.status();
 }
 

@@ -50,6 +50,29 @@ TEST(Stalls, OfAllTheEarliestThatDidLeast) {
   EXPECT_EQ(suspects_of({}, stages_with({5}), {}).stages, (Stages{0}));
 }
 
+// Two pipelines of three stages, stage by stage.
+std::vector<StalledStage> stages_of_replicas(const std::vector<uint64_t>& segments) {
+  std::vector<StalledStage> stages = stages_with(segments);
+  for (uint32_t s = 0; s < stages.size(); ++s) stages[s].replica = s % 2;
+  return stages;
+}
+
+TEST(Stalls, NeighboursAreOfOneReplica) {
+  const auto stages = stages_of_replicas({9, 9, 9, 9, 9, 9});
+  EXPECT_EQ(suspects_of({{1, 3}, false}, stages, {}).stages, (Stages{3, 5}));
+  EXPECT_EQ(suspects_of({{1}, false}, stages, {}).certain, 0u) << "the first of its pipeline";
+  EXPECT_EQ(suspects_of({{3}, false}, stages, {}).certain, 1u);
+  EXPECT_EQ(suspects_of({}, stages_of_replicas({9, 9, 9, 3, 9, 9}), {}).stages, (Stages{3, 5, 1, 0, 2, 4}));
+}
+
+TEST(Stalls, WhereReplicasAreToAgreeAnyOfThemMayLackWhatAnotherOwes) {
+  const auto stages = stages_of_replicas({9, 9, 9, 9, 9, 9});
+  const MissingReports missing{.stages = {0, 1, 2}, .is_own = false, .is_mutual = true};
+  EXPECT_EQ(suspects_of(missing, stages, {}).stages, (Stages{2, 4, 0, 1}));
+  EXPECT_EQ(suspects_of({.stages = {3}, .is_mutual = true}, stages, {}).certain, 0u);
+  EXPECT_EQ(suspects_of(missing, stages, {{stages[1].peer, 3}}).stages.front(), 1u) << "who was there before";
+}
+
 // Whoever computes and sends nothing, whatever it says of itself, is found by who was there each time: after
 // a few times as many stalls as the run has stages, whoever is taken for one that did least.
 TEST(Stalls, WhoIsThereEachTimeIsFound) {

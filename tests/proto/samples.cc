@@ -283,8 +283,7 @@ class Maker {
   void fill(CheckpointReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
     to.skipped_steps = to.step / 2;
-    if (chance())
-      to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
+    if (chance()) to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
     if (chance()) return;
     fill(to.failure.emplace().message);
     pick(to.failure->code, kErrorCodeLast);
@@ -390,6 +389,7 @@ class Maker {
       Beginning& beginning = to.beginning.emplace();
       fill_all(beginning.step, beginning.skipped_steps, beginning.tensors);
       beginning.step = std::max({beginning.step, beginning.skipped_steps, uint64_t{1}});
+      if (chance()) beginning.replica_skipped_steps = {0, beginning.step, beginning.step / 2};
     }
     to.stages = small();
     pick(to.arithmetic, dag::Arithmetic::BF16);

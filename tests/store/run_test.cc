@@ -1,8 +1,10 @@
 // A run outlives the broker: its plan, what of its script is not settled, how far it got.
 #include <gtest/gtest.h>
 
+#include "broker/store/run_plan.h"
 #include "broker/store/sqlite_store.h"
 #include "proto/codec/codec.h"
+#include "tests/broker/local_seats.h"
 #include "tests/proto/samples.h"
 #include "tests/store/history.h"
 #include "tests/store/memory_disk.h"
@@ -122,6 +124,25 @@ TEST_F(RunTest, StagesOfRealModelsComeBackAsTheyWere) {
     EXPECT_EQ(found.run->plan->training.clip_norm, plan->stages[0].assignment->training.clip_norm);
     EXPECT_EQ(found.run->plan->training.on_divergence, plan->stages[0].assignment->training.on_divergence);
   }
+}
+
+TEST_F(RunTest, ReplicasWithLocalStepsComeBack) {
+  CheckpointCommitted saved{.job = 1, .step = 3};
+  const std::shared_ptr<PlannedRun> plan = test::local_plan({.replicas = 2, .stages = 2}, &saved);
+  append(RunStarted{1, 1, plan});
+  const StoredJob found = job();
+  ASSERT_TRUE(found.run);
+  EXPECT_EQ(found.run->plan->local_steps, plan->local_steps);
+  EXPECT_EQ(found.run->plan->training.steps, plan->training.steps);
+  std::vector<proto::Encoded<proto::AssignStage>> stages;
+  for (size_t s = 0; s < 4; ++s) {
+    stages.push_back(found.run->plan->stages[s].assignment);
+    EXPECT_EQ(proto::encode(*stages[s]), proto::encode(*plan->stages[s].assignment));
+  }
+  proto::RunPlan other = to_message(*plan);
+  EXPECT_NE(from_message(other, stages), nullptr);
+  ++other.terms.local_steps->steps;
+  EXPECT_EQ(from_message(other, stages), nullptr) << "its stages were told something else";
 }
 
 TEST_F(RunTest, OfTheScriptWhatIsNotSettledStays) {

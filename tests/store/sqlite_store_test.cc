@@ -136,7 +136,8 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   other.outputs.front().key.name = "\xFF: an output of another stage";
   proto::JobResult result{.job = 7, .step = 30, .tensors = tensors(40), .sample_count = 11};
   ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Admin), submitted(7), odd,
-                        CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60), 4},
+                        CheckpointCommitted{7, 10, tensors(50)},
+                        CheckpointCommitted{7, 20, tensors(60), 4, proto::LocalPoint{37, {4, 0}}},
                         PredictionCommitted{7, prediction}, PredictionCommitted{7, prediction},
                         PredictionCommitted{7, other}, ResultCommitted{7, result}, event(7, 2),
                         JobChanged{7, JobState::Finished, "done \xFF", 4, 30, 40, Planned::OnceMore},
@@ -174,6 +175,10 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   ASSERT_EQ(job.checkpoints.size(), 2u) << "the last two";
   EXPECT_EQ(job.checkpoints[0].step, 20u);
   EXPECT_EQ(job.checkpoints[0].skipped_steps, 4u);
+  ASSERT_TRUE(job.checkpoints[0].local.has_value());
+  EXPECT_EQ(job.checkpoints[0].made(), 37u);
+  EXPECT_EQ(job.checkpoints[0].local->skipped_steps, (std::vector<uint64_t>{4, 0}));
+  EXPECT_EQ(job.checkpoints[1].made(), 30u);
   EXPECT_EQ(job.checkpoints[1].step, 30u);
   EXPECT_TRUE(same(job.checkpoints[1].tensors, tensors(70)));
   ASSERT_EQ(job.predictions.size(), 2u) << "each output of a microbatch once";

@@ -14,7 +14,9 @@
 #include "storage/checkpoint.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
+#include "train/beginning.h"
 #include "train/outer_record.h"
+#include "train/submission.h"
 #include "train/trainer.h"
 
 namespace weft {
@@ -216,6 +218,43 @@ TEST_F(Replicas, OfAnotherNumberGoOnWithTheStateOfTheFirstAndSaySo) {
   const Run plain = run(job("gpt3", {"steps=24"}, "plain.onnx"), {.resume = train::checkpoint_folder(two)});
   EXPECT_FALSE(plain.bytes.empty());
   EXPECT_TRUE(said(plain, "of 2 replicas: this run goes on with that of the first"));
+}
+
+// A job that is submitted begins there with all that each of them has.
+TEST_F(Replicas, BeginASubmittedJobWhereTheyWere) {
+  std::vector<std::string> sets{"steps=24", kCompressed, "checkpoint={steps: 12}", "replicas=2"};
+  const auto two = job("gpt3", sets, "two.onnx");
+  run(two, {}, 12);
+  const auto folder = train::checkpoint_folder(two);
+  storage::Files files;
+  const auto loaded = storage::load_checkpoint(folder, files);
+  ASSERT_TRUE(loaded.has_value());
+  const auto beginning = [&](const std::string& replicas) {
+    sets.back() = replicas;
+    auto opened = train::open_job(scratch_.folder() / "gpt3" / "job.yaml", sets);
+    if (!opened) throw std::runtime_error(opened.error().message);
+    auto ready = train::ready_job(*opened, {.checkpoint = folder});
+    if (!ready) throw std::runtime_error(ready.error().message);
+    return std::move(*ready->beginning);
+  };
+  const train::Beginning same = beginning("replicas=2");
+  EXPECT_TRUE(std::none_of(same.warnings.begin(), same.warnings.end(), [](const std::string& text) {
+    return text.find("optimizer's state") != std::string::npos;
+  }));
+  ASSERT_EQ(same.replica_skipped_steps.size(), 2u);
+  for (size_t r = 0; r < 2; ++r)
+    EXPECT_EQ(same.replica_skipped_steps[r], same.step - loaded->checkpoint.replica_updates[r]);
+  EXPECT_EQ(same.tensors.size(), loaded->checkpoint.tensors.size()) << "all that `weft local` goes on with";
+  const train::Beginning other = beginning("replicas=3");
+  EXPECT_TRUE(other.replica_skipped_steps.empty());
+  EXPECT_EQ(other.skipped_steps, same.replica_skipped_steps[0]);
+  EXPECT_TRUE(std::any_of(other.warnings.begin(), other.warnings.end(), [](const std::string& text) {
+    return text.find("of 2 replicas, and the job has 3: each goes on with that of the first") != text.npos;
+  }));
+  for (const auto& tensor : other.tensors) {
+    EXPECT_EQ(tensor.key.replica, 0u);
+    EXPECT_NE(tensor.key.slot, dag::StateSlot::Residue);
+  }
 }
 
 TEST_F(Replicas, AreRefusedARecordThatIsNotTheirs) {
