@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
@@ -70,6 +71,36 @@ TEST_F(PlanCommand, TheStrategyOfTheJobIsTaken) {
   EXPECT_NE(wanted, stages(""));
   EXPECT_EQ(wanted, stages(" --set placement.strategy=equal-ops-joining"));
   EXPECT_EQ(stages(""), stages(" --set placement.strategy=equal-ops-joining --strategy auto"));
+}
+
+// Each of them by itself, and what all reach together.
+TEST_F(PlanCommand, ShowsReplicasThatMakeLocalSteps) {
+  const std::string file = job();
+  const std::string sync = " --set replicas=3 --set sync.every=20 --set sync.codec=int8";
+  const Finished finished = run(file + world_ + sync);
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  for (const char* part :
+       {"3 replicas over ", " times one pipeline; an agreement of ", " every 20 steps takes ",
+        "replica 3: a step takes ", "REPLICA", "predicted: a step of each of 3 replicas"})
+    EXPECT_NE(finished.out.find(part), std::string::npos) << part << " in " << finished.out;
+  const auto json = nlohmann::json::parse(run(file + world_ + sync + " --format json").out);
+  EXPECT_EQ(json["event"], "plan");
+  std::set<std::string> devices;
+  std::set<int> replicas;
+  for (const auto& stage : json["stages"]) {
+    EXPECT_TRUE(devices.insert(stage["device"].get<std::string>()).second) << "a device has two stages";
+    replicas.insert(stage["replica"].get<int>());
+  }
+  EXPECT_EQ(replicas, (std::set<int>{0, 1, 2}));
+  EXPECT_NEAR(
+      json["predicted_samples_per_second"].get<double>() * json["predicted_step_seconds"].get<double>(),
+      3 * 8, 1e-6);
+  const Finished compared = run(file + world_ + sync + " --compare");
+  EXPECT_NE(compared.status, 0);
+  EXPECT_NE(compared.err.find("`sync`"), std::string::npos) << compared.err;
+  const Finished pinned = run(file + world_ + sync + " --set \"placement.pin=[{ops: inputs, peer: a}]\"");
+  EXPECT_NE(pinned.status, 0);
+  EXPECT_NE(pinned.err.find("a pin names one"), std::string::npos) << pinned.err;
 }
 
 TEST_F(PlanCommand, WritesAReport) {
