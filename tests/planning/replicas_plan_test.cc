@@ -188,15 +188,49 @@ TEST_F(ReplicasPlanned, AsPipelinesOfTheirOwn) {
   ASSERT_NE(run, nullptr);
   expect_whole(*run, {{0, 0}, {0, 1}, {1, 0}, {1, 1}});
   expect_agreed(*run, *whole_graph());
+}
+
+// All replicas side by side: as long as the slowest by itself takes, and its part of an agreement.
+TEST_F(ReplicasPlanned, OthersAreComparedByTheSlowestReplica) {
+  const PlannedRunPtr run = plan(test::request_for(1, submit({"placement.stages=2"}), 4));
+  ASSERT_NE(run, nullptr);
   const std::vector<Candidate> candidates = test::candidates(4);
-  std::vector<uint32_t> placed;
+  const plan::ClusterView cluster = assumed_cluster(candidates);
+  const std::vector<uint32_t> placed{3, 0, 1, 2};
+  double slowest = 0, slowest_estimate = 0;
+  for (const uint32_t replica : {0u, 1u}) {
+    PlannedRun own = *run;
+    own.local_steps.reset();
+    own.stages.clear();
+    std::vector<uint32_t> own_placed;
+    for (size_t s = 0; s < run->stages.size(); ++s) {
+      if (run->stages[s].assignment->seat.replica != replica) continue;
+      AssignStage stage = *run->stages[s].assignment;
+      stage.seat.replica = 0;
+      own.stages.push_back(run->stages[s]);
+      own.stages.back().assignment = stage;
+      own_placed.push_back(placed[s]);
+    }
+    const Pace pace(own, candidates, cluster);
+    slowest = std::max(slowest, seconds(pace.predicted_step(own_placed)));
+    slowest_estimate = std::max(slowest_estimate, pace.step_seconds(own_placed));
+  }
+  std::vector<plan::AgreedLoad> loads;
   for (const PlannedStage& stage : run->stages)
-    for (uint32_t i = 0; i < candidates.size(); ++i)
-      if (candidates[i].peer == stage.peer) placed.push_back(i);
-  const Pace pace(*run, candidates, assumed_cluster(candidates));
-  const double predicted = seconds(run->predicted_step);
-  EXPECT_NEAR(seconds(pace.predicted_step(placed)), predicted, 0.3 * predicted);
-  EXPECT_GT(pace.step_seconds(placed), 0);
+    for (const proto::AgreedTensor& tensor : stage.assignment->local->tensors) {
+      if (stage.assignment->seat.replica != 0) continue;
+      const dag::Graph& graph = *program_of(*stage.assignment, ProgramKind::Train)->graph;
+      plan::AgreedLoad& load = loads.emplace_back();
+      load.bytes = graph.spec(graph.find_initializer(tensor.name)->value).bytes();
+      load.owner = tensor.owner;
+      for (uint32_t replica = 0; replica < 2; ++replica)
+        load.devices.push_back(placed[*run->find({tensor.stages[replica], replica})]);
+    }
+  const double agreement = plan::agreement_seconds(cluster, loads) / 3;
+  EXPECT_GT(agreement, 0);
+  const Pace pace(*run, candidates, cluster);
+  EXPECT_NEAR(seconds(pace.predicted_step(placed)), slowest + agreement, 1e-6);
+  EXPECT_NEAR(pace.step_seconds(placed), slowest_estimate + agreement, 1e-9);
 }
 
 // Every tensor that a snapshot of the run would hold, each of other bytes.
