@@ -49,7 +49,7 @@ const std::map<std::string, Layer>& layers() {
       {"proto", {{"plan", "replicas", "dag/incremental", "dag", "compress", "base"}, true}},
       {"broker", {{"proto", "plan", "dag", "base"}, true}},
       // The broker's rooms know each other downwards; all of them know the values at its door.
-      {"broker/run", {{"broker", "proto", "plan", "dag", "base"}, true}},
+      {"broker/run", {{"broker", "proto", "plan", "replicas", "dag", "base"}, true}},
       {"broker/pool", {{"broker", "proto", "plan", "dag", "base"}, true}},
       {"broker/jobs", {{"broker", "broker/run", "broker/pool", "proto", "plan", "dag", "base"}, true}},
       {"broker/place",
