@@ -10,13 +10,15 @@
 #include "base/rng.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
+#include "data/dataset.h"
 #include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/reference/reference_kernels.h"
 #include "storage/checkpoint.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
 #include "train/beginning.h"
 #include "train/outer_record.h"
-#include "train/submission.h"
+#include "train/prepare.h"
 #include "train/trainer.h"
 
 namespace weft {
@@ -231,11 +233,15 @@ TEST_F(Replicas, BeginASubmittedJobWhereTheyWere) {
   ASSERT_TRUE(loaded.has_value());
   const auto beginning = [&](const std::string& replicas) {
     sets.back() = replicas;
-    auto opened = train::open_job(scratch_.folder() / "gpt3" / "job.yaml", sets);
-    if (!opened) throw std::runtime_error(opened.error().message);
-    auto ready = train::ready_job(*opened, {.checkpoint = folder});
-    if (!ready) throw std::runtime_error(ready.error().message);
-    return std::move(*ready->beginning);
+    const auto begun = job("gpt3", sets, "begun.onnx");
+    const auto model = onnx::read_model(begun.model);
+    const auto data = data::open_dataset(*begun.train);
+    if (!model || !data) throw std::runtime_error("the case is not there");
+    const auto prepared = train::prepare_training(begun, *model, **data, peer::evaluate_reference);
+    if (!prepared) throw std::runtime_error(prepared.error().message);
+    auto read = train::read_beginning({.checkpoint = folder}, begun, *prepared, 24);
+    if (!read) throw std::runtime_error(read.error().message);
+    return std::move(*read);
   };
   const train::Beginning same = beginning("replicas=2");
   EXPECT_TRUE(std::none_of(same.warnings.begin(), same.warnings.end(), [](const std::string& text) {
