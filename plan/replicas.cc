@@ -88,8 +88,8 @@ std::vector<std::string> explain(const ReplicasRequest& request, const ReplicasP
     const auto [least, most] =
         std::minmax_element(plan.replicas.begin(), plan.replicas.end(),
                             [](const Plan& a, const Plan& b) { return a.predicted_step < b.predicted_step; });
-    lines.push_back("a step of a replica takes " + show(least->predicted_step) + " to " +
-                    show(most->predicted_step));
+    const std::string from = show(least->predicted_step), to = show(most->predicted_step);
+    lines.push_back("a step of a replica takes " + from + (from == to ? "" : " to " + to));
   }
   for (size_t r = 0; r < detailed; ++r)
     lines.push_back((count > kReplicaLines ? "  " : "") + line_of(request, plan, r));

@@ -97,7 +97,7 @@ TEST_F(PlanCommand, ShowsReplicasThatMakeLocalSteps) {
       3 * 8, 1e-6);
   const Finished compared = run(file + world_ + sync + " --compare");
   EXPECT_NE(compared.status, 0);
-  EXPECT_NE(compared.err.find("`sync`"), std::string::npos) << compared.err;
+  EXPECT_NE(compared.err.find("speak of one pipeline"), std::string::npos) << compared.err;
   const Finished pinned = run(file + world_ + sync + " --set \"placement.pin=[{ops: inputs, peer: a}]\"");
   EXPECT_NE(pinned.status, 0);
   EXPECT_NE(pinned.err.find("a pin names one"), std::string::npos) << pinned.err;
