@@ -1,5 +1,5 @@
 // A place in a plan: one replica of one stage. What runs, what is linked and what is reported is told apart
-// by it. Plans give every stage one replica for now, number 0.
+// by it. Only replicas that make local steps have other numbers than 0 (plan/replicas.h).
 #pragma once
 
 #include <cstdint>
