@@ -102,7 +102,7 @@ void Pace::add_messages(const PlannedRun& plan) {
         messages_.push_back(
             {.from_stage = s,
              .from_segment = program->segment_of_op[program->graph->value(end.value).producer.index],
-             .to_stage = end.stage,
+             .to_stage = *other,
              .to_segment = to->second,
              .bytes = proto::payload_bytes(program->graph->spec(end.value), end.codec)});
       }

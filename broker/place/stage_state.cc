@@ -13,6 +13,9 @@ SavedState::SavedState(const StartPlanning& request) {
     tensors_[tensor.key] = &tensor;
     replicas_ = std::max(replicas_, tensor.key.replica + 1);
   }
+  // Plain SGD keeps nothing for a replica alone.
+  if (const auto& local = checkpoint_->local)
+    replicas_ = std::max(replicas_, static_cast<uint32_t>(local->skipped_steps.size()));
 }
 
 const proto::TensorReference* SavedState::find_weight(const std::string& initializer) const {
