@@ -5,11 +5,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "cli/doctor/small_files.h"
 #include "cli/quantities.h"
@@ -37,9 +37,9 @@ fs::path nearest_folder(fs::path folder) {
 }
 
 int write_all(int descriptor) {
-  static const std::array<char, kTrialSize> kZeros{};
-  for (size_t done = 0; done < kZeros.size();) {
-    const ssize_t size = ::write(descriptor, kZeros.data() + done, kZeros.size() - done);
+  const std::vector<char> zeros(kTrialSize);
+  for (size_t done = 0; done < zeros.size();) {
+    const ssize_t size = ::write(descriptor, zeros.data() + done, zeros.size() - done);
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) return errno;
     done += static_cast<size_t>(size);
