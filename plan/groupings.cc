@@ -109,6 +109,7 @@ class Grouping {
 
 std::vector<double> speeds_of(const PlanRequest& request) {
   std::vector<std::vector<GroupCost>> costs;  // by class
+  costs.reserve(request.classes.size() + 1);
   for (const auto& lowered : request.classes) costs.push_back(group_costs(lowered->graph));
   if (costs.empty()) costs.push_back(group_costs(*request.graph));
   std::vector<double> speeds;

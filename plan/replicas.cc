@@ -135,7 +135,7 @@ class ReplicasSearch {
     for (uint32_t device = 0; device < cluster_.devices().size(); ++device) all.push_back(device);
     if (kinds.size() == 1 || bits != EqualBits::Require) scopes.push_back(all);
     for (const auto& [fingerprint, devices] : kinds)
-      if (kinds.size() > 1 && bits != EqualBits::Ignore && devices.size() >= request_.count * least_)
+      if (kinds.size() > 1 && bits != EqualBits::Ignore && devices.size() >= size_t{request_.count} * least_)
         scopes.push_back(devices);
     return scopes;
   }
@@ -272,7 +272,7 @@ class ReplicasSearch {
               "to one replica, and no grouping does that; ask for fewer replicas, or add peers of others"};
     if (!problem_)
       return {ErrorCode::Infeasible, "equal_bits: require needs " +
-                                         number_of(request_.count * least_, "peer") +
+                                         number_of(size_t{request_.count} * least_, "peer") +
                                          " of one fingerprint; there are " + describe_kinds(cluster_) +
                                          ". With prefer they work together"};
     Error error = problem_->within(who + ", one of which would be too small");
