@@ -134,7 +134,10 @@ void Scheduler::start_planning(Job& job, std::vector<Candidate> from, bool again
   ++job.plan_version;
   job.drift.planned(belief());
   const bool once_more = job.waiting() != nullptr && job.waiting()->was_being_planned;
-  job.phase = phase::Planning{again ? Planned::PlacedAgain : once_more ? Planned::OnceMore : Planned::Anew};
+  job.phase = phase::Planning{.planned = again       ? Planned::PlacedAgain
+                                         : once_more ? Planned::OnceMore
+                                                     : Planned::Anew,
+                              .pool = pool_.version()};
   book_.set_state(job, JobState::Planning,
                   again       ? "others take its stages"
                   : once_more ? "planned once more, for the broker ended while it was planned"
@@ -153,6 +156,7 @@ void Scheduler::on_planned(const PlanningDone& event) {
     return;  // stopped, or planned anew meanwhile
   Job& job = *found;
   const bool places_again = job.planning()->places_again();
+  const uint64_t pool = job.planning()->pool;
   const bool moves = !std::exchange(job.move_to, {}).empty();
   step_.jobs = true;  // others may have waited for their turn
   if (!event.plan) {
@@ -163,11 +167,11 @@ void Scheduler::on_planned(const PlanningDone& event) {
     }
     if (places_again) {  // then everything anew
       step_.log("warning not_placed_again job=" + job.text() + " what=\"" + error.message + "\"");
-      return phases_.wait(job, error.message, {.unplaceable_with = pool_.version()});
+      return phases_.wait(job, error.message, {.unplaceable_with = pool});
     }
-    // Infeasible: waits for others to come; tried again when the pool has changed.
+    // Infeasible: waits for others to come; tried again when the pool is another than was asked about.
     if (error.code == ErrorCode::Infeasible)
-      return phases_.wait(job, error.message, {.infeasible_with = pool_.version()});
+      return phases_.wait(job, error.message, {.infeasible_with = pool});
     // One that has run is not lost for want of a plan, as where the process that made it died: it was planned
     // before.
     const bool has_run = job.microbatch_size != 0 || job.points.newest() != nullptr || job.serves();

@@ -61,6 +61,7 @@ struct Waiting {                             // for peers, for links to be measu
 };
 struct Planning {
   Planned planned = Planned::Anew;
+  uint64_t pool = 0;  // its version then: who came since is not in the answer
   bool places_again() const { return planned == Planned::PlacedAgain; }  // the plan before
 };
 struct Loading {

@@ -97,6 +97,22 @@ TEST(Recovery, WhereThePlanBeforeWillNotDoEverythingIsPlannedAnew) {
   EXPECT_EQ(world.plannings[1].checkpoint->step, 1u);
 }
 
+// Who joins while a plan is made is none of those that it was made for.
+TEST(Recovery, AJobWithoutAPlanIsPlannedAgainWithWhoCameMeanwhile) {
+  World world;
+  world.join(1, 1);
+  world.submit(100, 1);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  world.join(2, 2);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  world.step(PlanningDone{1, world.plannings[0].plan_version, fail(ErrorCode::Infeasible, "needs 2")});
+  ASSERT_EQ(world.plannings.size(), 2u);
+  EXPECT_EQ(world.plannings[1].candidates.size(), 2u);
+  world.step(PlanningDone{1, world.plannings[1].plan_version, fail(ErrorCode::Infeasible, "needs 3")});
+  EXPECT_EQ(world.plannings.size(), 2u) << "nobody has come since";
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+}
+
 TEST(Recovery, APinnedStageIsNotGivenToASpare) {
   World world;
   world.pinned = true;
