@@ -7,18 +7,6 @@
 
 namespace weft::proto {
 
-namespace {
-
-void read_codec(const std::string& name, compress::Codec& to, Reader& read) {
-  if (!read.good() || name.empty()) return;
-  if (auto parsed = compress::parse(name))
-    to = *parsed;
-  else
-    read.refuse(ErrorCode::Unsupported, "codec", parsed.error().message);
-}
-
-}  // namespace
-
 static_assert(has_fields<replicas::OuterSpec, 3>);
 static_assert(has_fields<replicas::ReplicaTerms, 4>);
 static_assert(has_fields<replicas::LocalSteps, 3>);
@@ -36,9 +24,7 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   Reader read("LocalSteps");
   to.terms.count = from.replicas();
   to.terms.every = from.every();
-  std::string codec;
-  read.text(from.codec(), codec, kNameMax, "codec");
-  read_codec(codec, to.terms.codec, read);
+  read.codec(from.codec(), to.terms.codec, "codec");
   read.enumerator(from.outer(), to.terms.outer.type, replicas::OuterType::Nesterov, "outer");
   read.finite(from.outer_learning_rate(), to.terms.outer.learning_rate, "outer_learning_rate");
   read.finite(from.outer_momentum(), to.terms.outer.momentum, "outer_momentum");

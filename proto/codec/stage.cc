@@ -20,14 +20,7 @@ Status get(const wire::EdgeEnd& from, EdgeEnd& to) {
   to.edge = from.edge();
   to.value = {from.value()};
   read.stage(from.stage(), to.stage, "stage");
-  std::string codec;
-  read.text(from.codec(), codec, kNameMax, "codec");
-  if (read.good() && !codec.empty()) {
-    if (auto parsed = compress::parse(codec))
-      to.codec = *parsed;
-    else
-      read.refuse(ErrorCode::Unsupported, "codec", parsed.error().message);
-  }
+  read.codec(from.codec(), to.codec, "codec");
   return read.status();
 }
 

@@ -212,6 +212,15 @@ void Reader::seat(uint32_t stage, uint32_t replica, plan::Seat& to, std::string_
   to = {stage, replica};
 }
 
+void Reader::codec(const std::string& name, compress::Codec& to, std::string_view field) {
+  require(name.size() <= kNameMax, field, "longer than a name");
+  if (!good() || name.empty()) return;
+  if (auto parsed = compress::parse(name))
+    to = *parsed;
+  else
+    refuse(ErrorCode::Unsupported, field, parsed.error().message);
+}
+
 void Reader::size(uint64_t from, uint64_t& to, std::string_view field) {
   require(from <= kBlobSizeMax, field, "more than 2^43 bytes");
   to = from;

@@ -167,7 +167,8 @@ class Reader {
   void duration(uint64_t nanoseconds, Duration& to, std::string_view field);
   void stage(uint32_t from, uint32_t& to, std::string_view field);  // below kStagesMax
   void seat(uint32_t stage, uint32_t replica, plan::Seat& to, std::string_view field);
-  void size(uint64_t from, uint64_t& to, std::string_view field);  // of a blob
+  void codec(const std::string& name, compress::Codec& to, std::string_view field);  // empty: dense
+  void size(uint64_t from, uint64_t& to, std::string_view field);                    // of a blob
   void finite(double from, double& to, std::string_view field);
   void not_negative(double from, double& to, std::string_view field);  // and finite
   void positive(double from, double& to, std::string_view field);      // and finite
