@@ -143,7 +143,9 @@ export function showPipeline(job, peers) {
     keep(links, told, (one) => seat(one.link), () => make('li'),
          (item, one) => setText(item, `${one.link.stage > stage.stage ? '→' : '←'} ${seat(one.link)}: ${one.text}`));
   });
-  setText(byId('pipeline-title'), `Pipeline: ${stages.length} ${stages.length === 1 ? 'stage' : 'stages'}, plan ${job.plan_version}`);
+  const replicas = new Set(stages.map((stage) => stage.replica)).size;
+  const kind = replicas > 1 ? `${replicas} replicas` : 'Pipeline';
+  setText(byId('pipeline-title'), `${kind}: ${stages.length} ${stages.length === 1 ? 'stage' : 'stages'}, plan ${job.plan_version}`);
   // What the plan says first; the rest is on its own page.
   const summary = job.plan.filter((line) => !line.startsWith(' ')).slice(0, 6);
   keep(byId('summary'), summary, (line) => line, (line) => make('li', 'soft', line), () => {});
