@@ -132,21 +132,26 @@ def check_properties(part):
 
 
 def run_check(part):
-    part.check("ops: all were run", check_ops, part)
-    part.check("our own kernels give the bits of the host's shim", check_digests, part)
-    part.check("the device's properties", check_properties, part)
-    # Before these the processor is busy with ops' references.
-    references = training.References(part) if part.options.numpy else None
+    wants_l1 = any(part.wants(l1_row(name)) for name in training.cases(part))
+    references = training.References(part) if part.options.numpy and wants_l1 else None
     try:
+        part.check("ops: all were run", check_ops, part)
+        part.check("our own kernels give the bits of the host's shim", check_digests, part)
+        part.check("the device's properties", check_properties, part)
         for folder in training.bits_case(part):
             part.check(f"{os.path.basename(folder)} twice: the same bits", training.check_same_again, part, folder)
         first = training.bits_case(part)[0]
         part.check("two stages: the bits of one", training.check_two_stages, part, first)
         part.check("a processor and a card in one job", training.check_mixed, part, first)
-        check_l1(part, references)
+        if wants_l1:
+            check_l1(part, references)
     finally:
         if references:
             references.close()
+
+
+def l1_row(name):
+    return f"target L1: {name}"
 
 
 def check_l1(part, references):
@@ -159,9 +164,10 @@ def check_l1(part, references):
         card.update(training.train_on_card(part, [f for all_seeds in folders.values() for f in all_seeds]))
         return f"{len(card)} trainings on {part.torch_device()}"
 
-    part.check("PyTorch's float32 of the same", on_card)
+    folders = {name: all_seeds for name, all_seeds in folders.items() if part.wants(l1_row(name))}
+    part.check_always("PyTorch's float32 of the same", on_card)
     for name, all_seeds in folders.items():
-        part.check(f"target L1: {name}", training.check_numerics, part, all_seeds, references, card)
+        part.check(l1_row(name), training.check_numerics, part, all_seeds, references, card)
 
 
 # ---- sanitize --------------------------------------------------------------------------------------------------------
@@ -230,6 +236,8 @@ def main():
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--device", type=int, default=0, help="which GPU, from 0, as the PCI bus orders them")
     parser.add_argument("--out", help="a folder for what is found: the JSON line, the device's properties, logs")
+    parser.add_argument("--seconds", type=int, default=PART_SECONDS, help="of the part, at most")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="the rows alone that have one of these words in their name")
     parser.add_argument("--modules", help="the folder of another module than the bundle's: of the host's shim, to try this without a GPU")
     parser.add_argument("--workloads", nargs="+", choices=speed.ORDER, help="of speed, these alone")
     options = parser.parse_args()
@@ -238,10 +246,10 @@ def main():
         options.out = os.path.abspath(options.out)
     part = Run(options.part, options.root, options.work, options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    print(f"{options.part}: at most {PART_SECONDS // 60 + 1} minutes", file=sys.stderr)
+    print(f"{options.part}: at most {options.seconds} s", file=sys.stderr)
     try:
         find_machine(part)
-        if part.check("device", find_device, part):
+        if part.check_always("device", find_device, part):
             PARTS[options.part](part)
     finally:
         part.end_all()

@@ -121,7 +121,8 @@ class Part:
 
     def __init__(self, name, root, work, options):
         self.name, self.root, self.work, self.options = name, root, work, options
-        self.begun, self.checks, self.versions, self.figures = time.monotonic(), [], {}, {}
+        self.begun, self.seconds = time.monotonic(), options.seconds
+        self.checks, self.versions, self.figures = [], {}, {}
         self.device, self.driver, self.host = None, None, bool(options.modules)
         # What programs keep, they keep in the working folder: nothing stays on the machine.
         self.environment = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", XDG_CONFIG_HOME=os.path.join(work, "config"),
@@ -152,7 +153,7 @@ class Part:
         return f"cuda:{self.options.device}"
 
     def time_left(self):
-        return PART_SECONDS - (time.monotonic() - self.begun)
+        return self.seconds - (time.monotonic() - self.begun)
 
     def start(self, command, **more):
         """A child in a session of its own, known until it is collected."""
@@ -202,7 +203,10 @@ class Part:
         print(f"  {result:8} {name}: {figure}", file=sys.stderr, flush=True)
 
     def check(self, name, function, *arguments):
-        """Runs it; what it returns is the figure. Its result, or None where it did not hold."""
+        """Runs it if --only wants it; what it returns is the figure. Its result, or None where it did not hold."""
+        return self.check_always(name, function, *arguments) if self.wants(name) else None
+
+    def check_always(self, name, function, *arguments):
         try:
             figure = function(*arguments)
             self.add(name, "ok", figure or "")
@@ -214,6 +218,9 @@ class Part:
         except Exception as why:  # what a program wrote is not what it should be: this row fails, the others go on
             self.add(name, "FAILED", f"{type(why).__name__}: {why}")
         return None
+
+    def wants(self, name):
+        return not self.options.only or any(word in name for word in self.options.only)
 
     def ok(self):
         return bool(self.checks) and all(c["result"] != "FAILED" for c in self.checks)

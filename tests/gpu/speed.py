@@ -9,7 +9,7 @@ import sys
 import threading
 
 import graphs
-from programs import PART_SECONDS, Failed, Skipped
+from programs import Failed, Skipped
 
 ORDER = ["gpt-tiny", "resnet18", "gpt2-small"]
 PRECISIONS = ["fp32", "tf32", "bf16"]
@@ -215,7 +215,7 @@ def run(part):
     shape, rows, compiled = Shape(part), {}, set()
     # What target S3 names first, compiled as well, in half of the time.
     compare_all(part, shape, shape.batches[0], rows)
-    compile_all(part, shape, rows, compiled, PART_SECONDS / 2)
+    compile_all(part, shape, rows, compiled, part.seconds / 2)
     for times in shape.batches[1:]:
         compare_all(part, shape, times, rows)
     compile_all(part, shape, rows, compiled, 60)

@@ -31,20 +31,9 @@ def initial_state(folder, model):
 
 
 def train(folder, case):
-    model = case["model"]()
-    model.load_state_dict(initial_state(folder, model))
-    model.train().to(device)
     with np.load(os.path.join(folder, "data.npz")) as data:
-        x, labels = make_references.columns(case, data, torch.float32)
-    x, labels = [v.to(device) for v in x], [v.to(device) for v in labels]
-
-    def loss_of(order):
-        logits = make_references.outputs_of(model(*(v[order] for v in x)))
-        terms = [make_references.cross_entropy(z, y[order], loss) for z, y, loss in zip(logits, labels, case["losses"])]
-        return make_references.weighted_sum(terms, case["losses"])
-
-    losses, _ = make_references.train(list(model.parameters()), loss_of, case, len(x[0]))
-    tensors = {k: v.detach().double().cpu().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
+        losses, _, tensors, _ = make_references.train_module(case["model"], initial_state(folder, case["model"]()), case, data,
+                                                             torch.float32, device)
     return losses, tensors
 
 
@@ -52,8 +41,8 @@ cases = make_references.CASES | architectures.cases(make_references.images, make
 for number, folder in enumerate(folders):
     try:
         losses, tensors = train(folder, cases[os.path.basename(folder)])
-    except (RuntimeError, KeyError) as why:  # another version of a module has other names
-        print(f"{folder}: {why}", file=sys.stderr)
+    except Exception as why:  # another version of a module has other names, say: the others go on
+        print(f"{folder}: {type(why).__name__}: {why}", file=sys.stderr)
         continue
     partial = os.path.join(output, f"{number}.partial.npz")
     np.savez(partial, losses=losses, **tensors)

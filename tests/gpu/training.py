@@ -89,11 +89,11 @@ class References:
 
     def __init__(self, part):
         self.part, self.pool, self.futures = part, None, {}
-        workers = min(4, max(1, (os.cpu_count() or 2) - 2))
+        workers = max(1, (os.cpu_count() or 2) - 4)  # of one thread each; the rest is for ops' references
         self.pool = concurrent.futures.ThreadPoolExecutor(workers)
         for name, folders in cases(part).items():
             # One seed: what it is to show is that the shortest way to the truth is PyTorch's float64, too.
-            self.futures[folders[0]] = self.pool.submit(train, part, folders[0], "reference", "reference", 300)
+            self.futures[folders[0]] = self.pool.submit(train, part, folders[0], "reference", "reference", 300, 1)
 
     def get(self, folder):
         """None for further seeds, and where it takes too long: PyTorch's float64 is in the bundle."""

@@ -365,19 +365,21 @@ def train(named, loss_of, case, samples):
     return np.array(losses), np.array(norms)
 
 
-def columns(case, data, dtype):
-    """The data of the inputs, in their order, and of the labels, in that of the losses."""
-    x = [torch.from_numpy(data[column]) for column in case["inputs"].values()]
+def columns(case, data, dtype, device="cpu"):
+    """The data of the inputs, in their order, and of the labels and their weights, in that of the losses."""
+    x = [torch.from_numpy(data[column]).to(device) for column in case["inputs"].values()]
     x = [v.to(dtype) if v.is_floating_point() else v for v in x]
-    weights = [torch.from_numpy(data[loss["sample_weights"]]).to(dtype) if "sample_weights" in loss else None
+    weights = [torch.from_numpy(data[loss["sample_weights"]]).to(device, dtype) if "sample_weights" in loss else None
                for loss in case["losses"]]
-    return x, [torch.from_numpy(data[loss["labels"]]) for loss in case["losses"]], weights
+    return x, [torch.from_numpy(data[loss["labels"]]).to(device) for loss in case["losses"]], weights
 
 
 def count(labels, loss, weights):
     """What a term is the mean over: v w[label] of the labels that count."""
     counts = labels != loss.get("ignore_index", -100)
-    of_class = torch.tensor(loss["class_weights"], dtype=torch.float64)[torch.where(counts, labels, 0)] if "class_weights" in loss else 1.0
+    of_class = 1.0
+    if "class_weights" in loss:
+        of_class = torch.tensor(loss["class_weights"], dtype=torch.float64, device=labels.device)[torch.where(counts, labels, 0)]
     of_sample = 1.0 if weights is None else weights.double().reshape(-1, *[1] * (labels.dim() - 1))
     return (counts * of_class * of_sample).sum().item()
 
@@ -386,7 +388,7 @@ def cross_entropy(logits, labels, loss, weights=None, divisor=None):
     """PyTorch's, over all of these samples, or over `divisor` where they are a part of a step."""
     axis = loss.get("axis", logits.dim() - 1)
     logits = logits.movedim(axis, -1)
-    of_class = torch.tensor(loss["class_weights"], dtype=logits.dtype) if "class_weights" in loss else None
+    of_class = torch.tensor(loss["class_weights"], dtype=logits.dtype, device=logits.device) if "class_weights" in loss else None
     each = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), weight=of_class, reduction="none",
                            ignore_index=loss.get("ignore_index", -100), label_smoothing=loss.get("label_smoothing", 0.0))
     if weights is not None:
@@ -427,18 +429,18 @@ def freeze(model, case):
         parameter.requires_grad_(not is_frozen(case, name))
 
 
-def train_module(make, state, case, data, dtype):
+def train_module(make, state, case, data, dtype, device="cpu"):
     model = make()
     model.load_state_dict(state)
-    model.train().to(dtype)
+    model.train().to(device, dtype)
     freeze(model, case)
-    x, labels, weights = columns(case, data, dtype)
+    x, labels, weights = columns(case, data, dtype, device)
 
     def loss_of(order, step):
         return step_loss(outputs_of(model(*(v[order] for v in x))), labels, weights, case, order, step)
 
     losses, norms = train([(n, p) for n, p in model.named_parameters() if p.requires_grad], loss_of, case, len(x[0]))
-    tensors = {k: v.detach().double().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
+    tensors = {k: v.detach().double().cpu().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
     return losses, norms, tensors, evaluate(model, case, x, labels, weights) if case.get("evaluate") else {}
 
 
