@@ -143,4 +143,13 @@ Result<std::optional<Microbatch>> Loader::next() {
   return item;
 }
 
+std::optional<Microbatch> Loader::next_if_ready() {
+  const MutexLock lock(mutex_);
+  if (queue_.empty() || !queue_.front() || !*queue_.front()) return std::nullopt;
+  std::optional<Microbatch> item = std::move(*queue_.front());
+  queue_.pop_front();
+  changed_.notify_all();
+  return item;
+}
+
 }  // namespace weft::data

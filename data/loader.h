@@ -86,6 +86,8 @@ class Loader {
   // The next microbatch; nothing after the last. An error of the reader comes in its turn, and again ever
   // after.
   Result<std::optional<Microbatch>> next();
+  // The next microbatch where it has been read already; never waits. Ends and errors are next()'s to tell.
+  std::optional<Microbatch> next_if_ready();
 
  private:
   void run(const std::stop_token& stop);

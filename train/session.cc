@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "dag/lower.h"
 #include "dag/op_table.h"
@@ -101,8 +102,14 @@ Result<TrainingSession::StepResult> TrainingSession::step(const StepPlace& place
   StepResult result;
   Pending pending;
   for (uint32_t m = 0; m < microbatches; ++m) {
-    WEFT_TRY(const auto batch, loader.next());
+    const bool is_set = next_.has_value();
+    std::optional<data::Microbatch> batch = std::exchange(next_, std::nullopt);
+    if (!is_set) {
+      WEFT_TRY(batch, loader.next());
+    }
     WEFT_CHECK_MSG(batch && batch->step == place.step, "the loader is at another step");
+    WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
+    if (!is_set) WEFT_TRY_STATUS(set_inputs(*batch));
     result.is_empty = batch->is_of_empty_step;
     if (m == 0 && (job_->skips_diverged() || result.is_empty)) WEFT_TRY_STATUS(executor_->keep_statistics());
     WEFT_TRY_STATUS(run_microbatch(place.step, m, *batch));
@@ -114,7 +121,10 @@ Result<TrainingSession::StepResult> TrainingSession::step(const StepPlace& place
   WEFT_TRY(pending.squares, executor_->begin_gradient_squares());
   WEFT_TRY(pending.statistics, executor_->begin_statistic_squares());
   const bool decides = job_->decides_together() || result.is_empty;
-  if (decides) WEFT_TRY_STATUS(take(pending, result));
+  if (decides) {
+    WEFT_TRY_STATUS(set_next_inputs(loader));
+    WEFT_TRY_STATUS(take(pending, result));
+  }
   result.skipped = result.is_empty || (job_->skips_diverged() && !result.not_finite.empty());
   if (result.skipped) {
     ++skipped_steps_;
@@ -125,20 +135,31 @@ Result<TrainingSession::StepResult> TrainingSession::step(const StepPlace& place
       {.step = place.update,
        .learning_rate = result.learning_rate,
        .gradient_scale = dag::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
-  if (!decides) WEFT_TRY_STATUS(take(pending, result));
+  if (decides) return result;
+  WEFT_TRY_STATUS(set_next_inputs(loader));
+  WEFT_TRY_STATUS(take(pending, result));
   return result;
 }
 
+// While a device computes: what the next step begins with goes there meanwhile, if it has been read.
+Status TrainingSession::set_next_inputs(data::Loader& loader) {
+  next_ = loader.next_if_ready();
+  return next_ ? set_inputs(*next_) : Status();
+}
+
+Status TrainingSession::set_inputs(const data::Microbatch& batch) {
+  for (const auto& [name, tensor] : batch.tensors)
+    WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
+  return {};
+}
+
 Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, const data::Microbatch& batch) {
-  WEFT_TRY_STATUS(check_bounds(bounds_, batch));
   microbatch_->turn =
       dag::gradient_turn(index, job_->batch_size / job_->microbatch_size, job_->gradient_ranges);
   microbatch_->context = {.seed = job_->seed,
                           .step = step,
                           .sample_position = static_cast<int64_t>(batch.sample_position),
                           .microbatch_size = job_->microbatch_size};
-  for (const auto& [name, tensor] : batch.tensors)
-    WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
   return executor_->run(*microbatch_);
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,7 @@ class TrainingSession {
     bool skipped = false;      // because of that, or because it is empty: nothing was updated
     bool is_empty = false;     // nothing of it counts in the loss
   };
-  // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any
+  // One whole step; `loader`, always the same, gives its microbatches. A microbatch out of bounds stops the step before any
   // update. `steps`: of the whole run.
   Result<StepResult> step(const StepPlace& place, uint64_t steps, data::Loader& loader);
   // Of a run that makes one step after the other.
@@ -64,7 +65,9 @@ class TrainingSession {
   const std::vector<data::Divisor>& divisors() const { return divisors_; }
 
  private:
+  Status set_inputs(const data::Microbatch& batch);
   Status run_microbatch(uint64_t step, uint32_t index, const data::Microbatch& batch);
+  Status set_next_inputs(data::Loader& loader);
   bool may_skip() const;
   struct Pending {  // numbers of a step
     std::vector<std::unique_ptr<peer::Download>> losses;
@@ -79,6 +82,7 @@ class TrainingSession {
   std::vector<IntegerBounds> bounds_;
   std::unique_ptr<peer::Executor> executor_;
   std::unique_ptr<peer::MicrobatchMemory> microbatch_;
+  std::optional<data::Microbatch> next_;  // of the next step: in its place already
   dag::ValueId loss_;
 };
 

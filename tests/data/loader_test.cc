@@ -80,6 +80,32 @@ TEST(Loader, MicrobatchesComeInOrderThenTheEnd) {
   }
 }
 
+TEST(Loader, WhatIsReadyComesInTheSameOrderWithoutWaiting) {
+  const auto dataset = std::make_shared<Counting>(10, 7);
+  Loader loader(dataset, kFeeds, training_requests(SampleSequence(10, false, 0), 1, 5, 2, 2),
+                {.queue_length_max = 1});
+  uint64_t seen = 0, ready = 0;
+  for (bool ahead = false; seen < 3; ahead = !ahead) {  // the fourth holds the sample that cannot be read
+    std::optional<Microbatch> microbatch;
+    if (ahead) {
+      microbatch = loader.next_if_ready();
+      ready += microbatch.has_value();
+    } else {
+      auto next = loader.next();
+      ASSERT_TRUE(next.has_value());
+      microbatch = std::move(*next);
+      ASSERT_TRUE(microbatch.has_value());
+    }
+    if (microbatch) {
+      EXPECT_EQ(microbatch->step, ++seen);
+    }
+  }
+  EXPECT_LE(ready, 1u);
+  // An error is no microbatch: next() tells it.
+  EXPECT_TRUE(fails_with(loader.next(), ErrorCode::Corrupted, "broken"));
+  EXPECT_FALSE(loader.next_if_ready().has_value());
+}
+
 TEST(Loader, ShuffledBatchIsTheSameHoweverItIsCut) {
   const auto dataset = std::make_shared<Counting>(50);
   std::vector<std::vector<int64_t>> seen;
