@@ -106,10 +106,10 @@ KernelResult make_planned(const KernelRequest& request, const Plan& plan, const 
     std::byte* result = address(call.outputs[static_cast<size_t>(slots.c)]);
     if (rounds) {
       WEFT_TRY_STATUS(
-          call.launch(k_to_bf16, grid_for(a_count),
+          call.launch(k_to_bf16, grid_for(a_count / kConvertedEach),
                       ToBf16{call.in<float>(slots.a, a_count), call.scratch<uint16_t>(0, a_count)}));
       WEFT_TRY_STATUS(
-          call.launch(k_to_bf16, grid_for(b_count),
+          call.launch(k_to_bf16, grid_for(b_count / kConvertedEach),
                       ToBf16{call.in<float>(slots.b, b_count), call.scratch<uint16_t>(a_bytes, b_count)}));
       first = call.workspace, second = call.workspace + a_bytes;
     }

@@ -25,6 +25,16 @@ __device__ __forceinline__ Float4 load4(const Array<const float>& from, int64_t 
 __device__ __forceinline__ void store4(const Array<float>& to, int64_t i, Float4 v) {
   *reinterpret_cast<Float4*>(to.data + i) = v;
 }
+// Of two bytes each. REQUIRES: the array begins at a multiple of 8 bytes.
+struct alignas(8) Half4 {
+  uint16_t x, y, z, w;
+};
+__device__ __forceinline__ Half4 load4(const Array<const uint16_t>& from, int64_t i) {
+  return *reinterpret_cast<const Half4*>(from.data + i);
+}
+__device__ __forceinline__ void store4(const Array<uint16_t>& to, int64_t i, Half4 v) {
+  *reinterpret_cast<Half4*>(to.data + i) = v;
+}
 }  // namespace weft::peer::cuda
 
 #else
@@ -62,6 +72,19 @@ inline Float4 load4(const Array<const float>& from, int64_t i) {
 }
 inline void store4(const Array<float>& to, int64_t i, Float4 v) {
   if (i % 4 != 0 || reinterpret_cast<uintptr_t>(to.data) % 16 != 0)
+    shim::fault("a store of four that is not aligned");
+  to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+}
+struct Half4 {
+  uint16_t x, y, z, w;
+};
+inline Half4 load4(const Array<const uint16_t>& from, int64_t i) {
+  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(from.data) % 8 != 0)
+    shim::fault("a load of four that is not aligned");
+  return {from[i], from[i + 1], from[i + 2], from[i + 3]};
+}
+inline void store4(const Array<uint16_t>& to, int64_t i, Half4 v) {
+  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(to.data) % 8 != 0)
     shim::fault("a store of four that is not aligned");
   to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
 }

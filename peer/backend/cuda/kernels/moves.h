@@ -12,6 +12,9 @@ struct StoreContext {
 };
 extern const EntryOf<StoreContext> k_store_context;
 
+// Elements that a thread of the two kernels below converts: a grid of grid_for(count / kConvertedEach).
+inline constexpr int64_t kConvertedEach = 8;
+
 // to[i] = from[i], rounded to the nearest BF16, ties to even; NaN stays NaN.
 struct ToBf16 {
   Array<const float> from;
