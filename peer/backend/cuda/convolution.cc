@@ -67,16 +67,16 @@ KernelResult make_convolution(const KernelRequest& request) {
     std::byte* y = address(call.outputs[static_cast<size_t>(result)]);
     if (rounds) {
       WEFT_TRY_STATUS(
-          call.launch(k_to_bf16, grid_for(first_count),
+          call.launch(k_to_bf16, grid_for(first_count / kConvertedEach),
                       ToBf16{call.in<float>(first, first_count), call.scratch<uint16_t>(0, first_count)}));
       WEFT_TRY_STATUS(call.launch(
-          k_to_bf16, grid_for(second_count),
+          k_to_bf16, grid_for(second_count / kConvertedEach),
           ToBf16{call.in<float>(second, second_count), call.scratch<uint16_t>(first_bytes, second_count)}));
       a = call.workspace, b = call.workspace + first_bytes, y = call.workspace + first_bytes + second_bytes;
     }
     WEFT_TRY_STATUS(call.device.run(*op, a, b, nullptr, y, call.workspace + library_at));
     if (rounds)
-      WEFT_TRY_STATUS(call.launch(k_from_bf16, grid_for(count),
+      WEFT_TRY_STATUS(call.launch(k_from_bf16, grid_for(count / kConvertedEach),
                                   FromBf16{call.scratch<const uint16_t>(first_bytes + second_bytes, count),
                                            call.out<float>(result, count)}));
     if (bias < 0) return {};

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "peer/backend/cuda/cudnn_descriptor.h"
+#include "peer/backend/cuda/cudnn_notes.h"
 #include "peer/backend/cuda/library_errors.h"
 
 namespace weft::peer::cuda {
@@ -114,45 +115,6 @@ ConvolutionSpec with_two_dims(ConvolutionSpec spec) {
   return spec;
 }
 
-// What an engine says of its numbers.
-struct Notes {
-  bool may_be_taken = true, tensor_cores = false;
-};
-Result<Notes> notes_of(const CudnnDescriptor& engine, Arithmetic arithmetic) {
-  Notes notes;
-  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> numerical{};
-  WEFT_TRY(size_t count, get<CUDNN_TYPE_NUMERICAL_NOTE>(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                        std::span<cudnnBackendNumericalNote_t>(numerical)));
-  for (size_t i = 0; i < count; ++i) switch (numerical[i]) {
-      case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
-        notes.tensor_cores = true;
-        if (arithmetic == Arithmetic::F32) notes.may_be_taken = false;
-        break;
-      case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:
-        break;
-      case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
-      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-      case CUDNN_NUMERICAL_NOTE_FFT:
-      case CUDNN_NUMERICAL_NOTE_WINOGRAD:
-      case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
-      case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
-      case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
-      case CUDNN_NUMERICAL_NOTE_TYPE_COUNT:
-      default:
-        notes.may_be_taken = false;  // also what a newer library may come to say
-    }
-  std::array<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT> behavior{};
-  WEFT_TRY(count, get<CUDNN_TYPE_BEHAVIOR_NOTE>(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
-                                                std::span<cudnnBackendBehaviorNote_t>(behavior)));
-  // Engines that stand on another library follow its version too, and are not there without a device.
-  for (size_t i = 0; i < count; ++i)
-    if (behavior[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION ||
-        behavior[i] == CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY)
-      notes.may_be_taken = false;
-  return notes;
-}
-
 // " knobs 2=1 13=0"
 Result<std::string> knobs_of(const CudnnDescriptor& config) {
   WEFT_TRY(const auto choices, get_parts(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
@@ -199,8 +161,8 @@ class ConvolutionPlanner {
       if (!configs && !is_refusal(configs.error())) return fail(configs.error());
       if (!configs) continue;
       for (CudnnDescriptor& config : *configs) {
-        WEFT_TRY(const bool taken, take(std::move(config)));
-        if (taken) return std::move(plan_);
+        WEFT_TRY(const auto notes, take(std::move(config), /*any=*/false));
+        if (notes) return std::move(plan_);
       }
     }
     if (smallest_)
@@ -209,6 +171,24 @@ class ConvolutionPlanner {
                       std::to_string(workspace_bytes_max_) + " bytes, the smallest " +
                       std::to_string(*smallest_));
     return refuse("");
+  }
+
+  // The number-th of what the heuristics name, and what is said of it; nullopt where that one does not
+  // work. OutOfRange: they name fewer.
+  Result<std::optional<ConvolutionCandidate>> make_candidate(size_t number) {
+    WEFT_TRY_STATUS(make_graph());
+    for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
+      auto configs = configs_of(mode);
+      if (!configs) continue;
+      if (number >= configs->size()) {
+        number -= configs->size();
+        continue;
+      }
+      WEFT_TRY(const auto notes, take(std::move((*configs)[number]), /*any=*/true));
+      if (!notes) return std::nullopt;
+      return ConvolutionCandidate{std::move(plan_), notes->words, notes->may_be_taken};
+    }
+    return fail(ErrorCode::NotFound, describe(given_) + ": cuDNN names no more");
   }
 
  private:
@@ -359,13 +339,14 @@ class ConvolutionPlanner {
                      static_cast<size_t>(std::max<int64_t>(count, 0)));
   }
 
-  // Whether plan_ is now of this engine, so configured.
-  Result<bool> take(CudnnDescriptor config) {
+  // Makes plan_ of this engine, so configured; nullopt where it may not be taken, unless `any` may, or does
+  // not work.
+  Result<std::optional<EngineNotes>> take(CudnnDescriptor config, bool any) {
     WEFT_TRY(auto engines,
              get_parts(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1));
-    if (engines.empty()) return false;
-    WEFT_TRY(const Notes notes, notes_of(engines.front(), spec_.arithmetic));
-    if (!notes.may_be_taken) return false;
+    if (engines.empty()) return std::nullopt;
+    WEFT_TRY(EngineNotes notes, notes_of(engines.front(), spec_.arithmetic));
+    if (!notes.may_be_taken && (!any || notes.compiled_at_run_time)) return std::nullopt;
 
     WEFT_TRY(auto plan, make_descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR));
     WEFT_TRY_STATUS(set_part(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config.get()));
@@ -375,14 +356,14 @@ class ConvolutionPlanner {
       WEFT_TRY_STATUS(set_part(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target_.descriptor()));
     }
     if (const Status made = finalize(plan, "the plan of a convolution"); !made) {
-      if (is_refusal(made.error())) return false;
+      if (is_refusal(made.error())) return std::nullopt;
       return fail(made.error());
     }
     WEFT_TRY(plan_.workspace_bytes_,
              (get_one<CUDNN_TYPE_INT64, int64_t>(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)));
     if (plan_.workspace_bytes_ > workspace_bytes_max_) {
       smallest_ = std::min(smallest_.value_or(plan_.workspace_bytes_), plan_.workspace_bytes_);
-      return false;
+      return std::nullopt;
     }
 
     WEFT_TRY(const int64_t engine,
@@ -394,7 +375,7 @@ class ConvolutionPlanner {
     plan_.uses_tensor_cores_ = notes.tensor_cores;
     keep(std::move(config));
     plan_.plan_ = std::move(plan);
-    return true;
+    return notes;
   }
 
   const CudnnTarget& target_;
@@ -429,6 +410,22 @@ Result<ConvolutionPlan> make_convolution_plan(const CudnnTarget& target, const C
     if (with_bias || with_bias.error().code == ErrorCode::DeviceLost) return with_bias;
   }
   return plan(/*bias=*/false);
+}
+
+Result<std::vector<ConvolutionCandidate>> convolution_candidates(const CudnnTarget& target,
+                                                                 const ConvolutionSpec& spec,
+                                                                 const ConvolutionOptions& options) {
+  WEFT_TRY_STATUS(check(spec));
+  ConvolutionSpec even = spec;
+  if (!make_pads_even(even)) return fail(ErrorCode::Unsupported, describe(spec) + ": pads that differ");
+  std::vector<ConvolutionCandidate> candidates;
+  for (size_t number = 0;; ++number) {
+    auto candidate =
+        ConvolutionPlanner(target, even, options.workspace_bytes_max, options.bias).make_candidate(number);
+    if (!candidate && candidate.error().code == ErrorCode::NotFound) return candidates;
+    if (!candidate) return fail(candidate.error());
+    if (*candidate) candidates.push_back(std::move(**candidate));
+  }
 }
 
 Status ConvolutionPlan::run(cudnnHandle_t handle, const void* first, const void* second, const void* bias,

@@ -1,7 +1,8 @@
 // Convolutions by cuDNN's graph API: which of its engines computes one, chosen once, and the run of it. Equal
 // bits are the first demand: only engines that cuDNN declares deterministic, and none that is compiled at run
 // time or calls cuBLASLt, so that no other library's version has a say. Float32 means float32: no tensor
-// cores, no Winograd, no FFT. The choice follows from the spec, the device and cuDNN's version (of TF32, from
+// cores; transforms in float32 are allowed (FFT by its note, Winograd where cuDNN does not note it: wgrad's
+// engine 17), as they are in PyTorch. The choice follows from the spec, the device and cuDNN's version (of TF32, from
 // NVIDIA_TF32_OVERRIDE too): the heuristics' first answer that may be taken.
 //
 // A choice needs no device: cuDNN takes the properties of one as JSON in its place, so that tests go through
@@ -92,5 +93,17 @@ class ConvolutionPlan {
 // InvalidArgument: shapes that contradict each other. DeviceLost.
 Result<ConvolutionPlan> make_convolution_plan(const CudnnTarget& target, const ConvolutionSpec& spec,
                                               const ConvolutionOptions& options);
+
+// What cuDNN would compute a convolution with.
+struct ConvolutionCandidate {
+  ConvolutionPlan plan;
+  std::string notes;          // "" or " winograd tensor-cores", what cuDNN says of the engine
+  bool may_be_taken = false;  // make_convolution_plan takes the first of which this is true
+};
+// Every plan that the heuristics name, the best first as far as they can tell, but those that are compiled
+// at run time; to be measured.
+Result<std::vector<ConvolutionCandidate>> convolution_candidates(const CudnnTarget& target,
+                                                                 const ConvolutionSpec& spec,
+                                                                 const ConvolutionOptions& options);
 
 }  // namespace weft::peer::cuda

@@ -60,7 +60,7 @@ target_link_libraries(weft_cuda_nvrtc PUBLIC weft_dag weft_base CUDA::nvrtc)
 
 # What stands behind the seam on a GPU.
 add_library(weft_cuda_device STATIC cuda_device.cc cuda_core.cc cuda_properties.cc cuda_libraries.cc cublas_product.cc
-  cudnn_convolution.cc cudnn_target.cc ${cuda_build})
+  cudnn_convolution.cc cudnn_notes.cc cudnn_target.cc ${cuda_build})
 weft_compile_options(weft_cuda_device)
 target_include_directories(weft_cuda_device SYSTEM PUBLIC ${CUDNN_INCLUDE_DIR})
 # The runtime is linked in: it asks only the driver, and one library less has to be where the module runs.
