@@ -7,6 +7,7 @@
 //   digests FILE       writes the SHA-256 of what each case of our own kernels gives
 //   compare FILE       the same again: the same bits?
 //   properties FILE    the GPU's properties, as cuDNN writes them (tests/cuda/device_properties)
+//   convolutions FILE  what each engine of cuDNN takes for a network's convolutions
 //
 // Exit codes are those of `weft`.
 #include <algorithm>
@@ -315,6 +316,13 @@ Result<int> write_properties(const Options& options) {
   return cli::kExitOk;
 }
 
+Result<int> write_convolutions(const Options& options) {
+  WEFT_TRY(const std::string found, device_convolutions(options.device));
+  std::ofstream(options.file) << found << "\n";
+  print({{"event", "convolutions"}, {"file", options.file}});
+  return cli::kExitOk;
+}
+
 void add_command(cli::CommandLine program, Options& options, cli::Command& chosen_one,
                  const std::string& name, const std::string& about, Result<int> (*run)(const Options&),
                  bool has_file) {
@@ -345,6 +353,8 @@ int main(int argc, char** argv) {
               true);
   add_command(program.line(), options, chosen_one, "properties", "write the GPU's properties",
               write_properties, true);
+  add_command(program.line(), options, chosen_one, "convolutions", "time cuDNN's engines", write_convolutions,
+              true);
   if (const auto exit = program.parse(argc, argv)) return *exit;
   const weft::Result<int> result = chosen_one();
   std::fflush(stdout);

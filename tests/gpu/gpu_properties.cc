@@ -1,10 +1,11 @@
-// weft_gpu_properties.so: asks cuDNN for the properties of a GPU.
+// weft_gpu_properties.so: asks cuDNN for the properties of a GPU, and for what its convolutions take.
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
 #include <cstdio>
 
 #include "peer/backend/cuda/cudnn_convolution.h"
+#include "tests/gpu/convolution_survey.h"
 
 namespace {
 
@@ -19,11 +20,20 @@ weft::Result<std::string> properties_of(int device) {
   return target.properties();  // the handle lives as long as the program: it ends now
 }
 
+int answer(const weft::Result<std::string>& found, char* text, int size) {
+  std::snprintf(text, static_cast<size_t>(size), "%s",
+                found ? found->c_str() : found.error().message.c_str());
+  return found ? 0 : 1;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) int weft_gpu_properties(int device, char* text, int size) {
-  const auto properties = properties_of(device);
-  std::snprintf(text, static_cast<size_t>(size), "%s",
-                properties ? properties->c_str() : properties.error().message.c_str());
-  return properties ? 0 : 1;
+  return answer(properties_of(device), text, size);
+}
+
+extern "C" __attribute__((visibility("default"))) int weft_gpu_convolutions(int device, char* text,
+                                                                            int size) {
+  constexpr int kBatch = 64;
+  return answer(weft::test::survey_convolutions(device, kBatch), text, size);
 }

@@ -142,6 +142,8 @@ def run_check(part):
             part.check(f"{os.path.basename(folder)} twice: the same bits", training.check_same_again, part, folder)
         first = training.bits_case(part)[0]
         part.check("two stages: the bits of one", training.check_two_stages, part, first)
+        part.check("two replicas: the bits of one machine", training.check_replicas, part, first)
+        part.check("text: a processor's", training.check_text, part)
         part.check("a processor and a card in one job", training.check_mixed, part, first)
         if wants_l1:
             check_l1(part, references)

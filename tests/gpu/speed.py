@@ -224,7 +224,7 @@ def run(part):
     elif has_no_compiler(part):
         part.add("torch.compile", "skipped", f"PyTorch {part.options.torch} has none")
     else:
-        for name in [name for name in rows if name not in compiled]:
+        for name in [name for name in rows if name not in compiled and part.wants("compiled")]:
             part.add(f"{name}, compiled", "skipped", "no time is left for it in this part")
 
 
@@ -241,6 +241,8 @@ def compare_all(part, shape, times, rows):
             for precision in shape.precisions:
                 batch = shape.batch_of(known[workload], times)
                 name = f"{workload} {precision} batch {batch}"
+                if not part.wants(name):
+                    continue
                 if part.time_left() < 40 and not part.host:
                     part.add(name, "skipped", "no time is left for it in this part")
                     continue
@@ -259,7 +261,7 @@ def compare_all(part, shape, times, rows):
 
 def compile_all(part, shape, rows, compiled, seconds_left):
     """Of the rows that have none yet, until so much time is left."""
-    if not part.options.torch or has_no_compiler(part):
+    if not part.options.torch or has_no_compiler(part) or not part.wants("compiled"):
         return
     for name, row in rows.items():
         if name not in compiled and part.time_left() > seconds_left:

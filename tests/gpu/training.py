@@ -2,6 +2,7 @@
 and together with a processor.
 """
 import concurrent.futures
+import datetime
 import gzip
 import hashlib
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 
+import graphs
 from programs import Failed, Skipped
 from tensors import read_initializers
 
@@ -74,9 +76,9 @@ def job_arguments(part, folder, output):
     return [os.path.join(folder, "job.yaml"), "--format", "json", "--set", f"steps={steps_of(part)}", "--set", f"output={output}"]
 
 
-def train(part, folder, backend, label, seconds, threads=None):
+def train(part, folder, backend, label, seconds, threads=None, more=()):
     output = os.path.join(part.work, f"{os.path.basename(os.path.dirname(folder))}-{os.path.basename(folder)}-{label}.onnx")
-    command = [part.program("weft"), "local", *job_arguments(part, folder, output), "--backend", backend]
+    command = [part.program("weft"), "local", *job_arguments(part, folder, output), *more, "--backend", backend]
     if threads:
         command += ["--threads", str(threads)]
     return Trained(part.run(command, seconds).events(), output)
@@ -319,9 +321,9 @@ class Cluster:
             words += [f"{os.path.basename(path)[:-4]}: {line}" for line in lines[-1:]]
         return " | ".join(words)[-400:]
 
-    def submit(self, folder, stages, seconds):
+    def submit(self, folder, stages, seconds, more=()):
         output = os.path.join(self.folder, "trained.onnx")
-        command = [self.part.program("weft"), "submit", *job_arguments(self.part, folder, output), "--set",
+        command = [self.part.program("weft"), "submit", *job_arguments(self.part, folder, output), *more, "--set",
                    f"placement.stages={stages}"]
         try:
             finished = self.part.run(command, seconds, {"WEFT_BROKER": self.address, "WEFT_TOKEN": self.token})
@@ -364,3 +366,34 @@ def check_mixed(part, folder):
     if not most <= 1e-4:
         raise Failed(f"losses {most:.1e} apart")
     return f"{len(both.losses)} steps, losses at most {most:.1e} apart"
+
+
+def check_replicas(part, folder):
+    """Two copies of the model that agree every four steps, one after the other in one process and on a peer each."""
+    more = ["--set", "replicas=2", "--set", 'sync={every: 4, codec: "topk:0.1:int8"}', "--set", "clip_norm=null"]
+    in_turn = train(part, folder, part.cuda(), "replicas", 120, more=more)
+    with Cluster(part, "replicas") as cluster:
+        for name in ("one", "two"):
+            cluster.start_peer(name, part.cuda())
+        both, _ = cluster.submit(folder, 1, 150, more)
+    if sha256(in_turn.output) != sha256(both.output):
+        raise Failed(f"other bits than in turn: losses {both.losses[-1]!r} and {in_turn.losses[-1]!r}")
+    return f"trained.onnx {sha256(both.output)[:16]}, as in turn"
+
+
+def check_text(part):
+    """Text is drawn on the card as on a processor: incremental passes with what attention keeps."""
+    folder, length = os.path.join(part.root, "graphs"), 40 if part.host else 200
+    graphs.draw_all(folder, "gpt-tiny", graphs.workloads(folder)["gpt-tiny"])
+    texts, seconds = [], []
+    for backend in ("cpu", part.cuda()):
+        finished = part.run([part.program("weft"), "generate", os.path.join(folder, "gpt-tiny", "model.onnx"), "--prompt", "A text",
+                             "--length", str(length), "--temperature", "1", "--seed", "7", "--format", "json", "--backend", backend], 120)
+        events = [e for e in finished.events() if e.get("event") == "text"]
+        texts.append("".join(e["text"] for e in events))
+        times = [datetime.datetime.fromisoformat(e["time"].replace("Z", "+00:00")) for e in events]
+        seconds.append((times[-1] - times[0]).total_seconds() / max(1, len(times) - 1))
+    if texts[0] != texts[1]:
+        same = next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), min(map(len, texts)))
+        raise Failed(f"another text than a processor's from letter {same} on")
+    return f"{length} tokens as on a processor; {seconds[1] * 1e3:.2f} ms a token, there {seconds[0] * 1e3:.2f}"
