@@ -6,8 +6,10 @@
 namespace weft::peer::cpu {
 namespace {
 
-constexpr int64_t kStripStep = 64;          // whole cache lines, and whole vectors of every instruction set
-constexpr int64_t kPieceMin = 64 << 10;     // bytes of b that are worth a thread's attention
+constexpr int64_t kStripStep = 64;  // whole cache lines, and whole vectors of every instruction set
+// Bytes of b that are worth a thread: some 20 us of one. On a machine that others use, too, a team waits
+// milliseconds for each of its threads.
+constexpr int64_t kPieceMin = 256 << 10;
 constexpr int64_t kPiecesForOneThread = 2;  // of a long product, so that an idle thread finds one
 
 constexpr int64_t kRowsMax = 2 * int64_t{kFewRows};  // by two passes; more rows are worth packing
