@@ -142,6 +142,10 @@ void Exchange::abandon() {
   {
     const MutexLock lock(mutex_);
     if (phase_ == Phase::Finished || is_gone_) return;
+    if (is_too_slow_) {
+      released.swap(on_gone_);  // the loop closes it, for that reason and no other
+      return;
+    }
     is_unanswered = phase_ == Phase::Begun;
     if (!is_unanswered) {
       is_cut_ = true;

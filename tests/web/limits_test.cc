@@ -7,6 +7,7 @@
 
 #include "tests/support/sanitized.h"
 #include "tests/web/client.h"
+#include "web/exchange.h"
 
 namespace weft::web::test {
 namespace {
@@ -207,6 +208,25 @@ TEST(Limits, AClientSlowerThanItsTokensIsClosedAndOthersGoOn) {
   EXPECT_EQ(running.server->stats().too_slow, 1u);
   to_other.responder.finish();
   EXPECT_TRUE(other.read_stream_end());
+}
+
+// Its writer gives up at once, and the loop may be on its way through what it took before.
+TEST(Limits, OneThatIsTooSlowIsNotTakenForOneThatWasCut) {
+  int wakes = 0;
+  Exchange exchange({.unsent_max = 1000, .unsent_fair = 1000, .unsent_all_max = 1000},
+                    std::make_shared<UnsentTotal>(), [&] { ++wakes; });
+  bool is_told = false;
+  exchange.on_gone([&] { is_told = true; });
+  exchange.start_stream();
+  (void)exchange.take();
+  EXPECT_FALSE(exchange.write(std::string(2000, 't')));
+  exchange.abandon();
+  EXPECT_EQ(wakes, 2);
+  EXPECT_TRUE(exchange.is_gone());
+  const Exchange::Output output = exchange.take();
+  EXPECT_FALSE(output.is_cut || output.is_finished);
+  exchange.gone();
+  EXPECT_FALSE(is_told) << "nobody is there to hear it";
 }
 
 TEST(Limits, BeyondTheBoundOfAllAStreamKeepsItsFairShare) {
