@@ -151,7 +151,8 @@ struct StartPlanning {
   plan::ClusterView cluster{};                      // of the candidates, in that order
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
   uint32_t microbatch_size = 0;                     // of a run before, which it keeps; 0: none has run
-  uint32_t gentler = 0;                             // than the planner's links would be (plan::Compression)
+  std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms), which it keeps
+  uint32_t gentler = 0;            // than the planner's links would be (plan::Compression)
   // When only peers change: the plan before, whose stages stay as they are; stage s goes to
   // candidates[placed[s]].
   std::shared_ptr<const PlannedRun> previous{};

@@ -125,6 +125,7 @@ StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate>
   request.cluster = probes_.cluster_of(request.candidates);
   if (const CheckpointCommitted* point = job.points.newest()) request.checkpoint = *point;
   request.microbatch_size = job.microbatch_size;
+  request.shares = job.shares;
   request.gentler = job.gentler;
   return request;
 }

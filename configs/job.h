@@ -88,6 +88,7 @@ struct Job : dag::TrainingTerms, dag::Borders {
   std::filesystem::path output;
   PlacementTerms placement;
   replicas::ReplicaTerms replicas;
+  bool shares_by_speed = false;  // of replicas that have no shares: the planner chooses them
   plan::Compression compression;
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // `precision`; not every device has each
 

@@ -246,6 +246,15 @@ constexpr JobKey kReplicas[] = {
     {.path = "sync.every",
      .meaning = "How many steps a replica makes alone before all agree.",
      .example = "replicas: 2\nsync: {every: 100}"},
+    {.path = "sync.shares",
+     .meaning =
+         "How many steps of a round each replica makes; the largest number is `every`. A replica on slower "
+         "machines then makes fewer, and its difference counts for fewer. With `auto` the broker takes what "
+         "each can make in the time of the fastest, and says it; a job that names these shares gets the same "
+         "bytes. For `weft local` all are equally fast.",
+     .example = "replicas: 2\nsync: {every: 30, shares: [30, 10]}",
+     .otherwise_words = "`every`, for each",
+     .takes = "`auto`, or one number a replica"},
     {.path = "sync.codec",
      .meaning =
          "How a replica's difference to the weights agreed last is written, and the mean of all of them. "
@@ -418,8 +427,11 @@ std::span<const JobKeySection> job_key_sections() {
        kLoss},
       {"Steps", "", kSteps},
       {"What is trained, and how", "", kOptimizer},
-      {"Replicas", "Over slow lines several copies of a model, each on machines near each other, learn faster than one that "
-       "is cut across them. `weft submit` puts each on peers of its own, in as many stages as it needs; `weft "
+      {"Replicas",
+       "Over slow lines several copies of a model, each on machines near each other, learn faster than one "
+       "that "
+       "is cut across them. `weft submit` puts each on peers of its own, in as many stages as it needs; "
+       "`weft "
        "local` computes all of them, one after the other: the same bytes.",
        kReplicas},
       {"Serving",

@@ -1,4 +1,6 @@
 // How many copies of a model learn side by side, and when they agree.
+#include <algorithm>
+
 #include "configs/job_sections.h"
 
 namespace weft::configs {
@@ -26,6 +28,35 @@ void read_outer(MapReader& sync, Problems& problems, replicas::OuterSpec& outer)
   reader.finish();
 }
 
+// How many steps of a round each replica makes.
+void read_shares(MapReader& sync, const Node& node, Job& job) {
+  const replicas::ReplicaTerms& terms = job.replicas;
+  if (node.kind == Node::Kind::Scalar) {
+    if (node.text == "auto")
+      job.shares_by_speed = true;
+    else
+      sync.problem(node.where, "`sync.shares` is `auto`, or one number a replica, as [30, 10]");
+    return;
+  }
+  std::vector<uint64_t> shares;
+  for (const Node& item : node.items)
+    shares.push_back(sync.parse_count(item, "shares", 1, replicas::kShareMax).value_or(1));
+  if (shares.size() != terms.count)
+    return sync.problem(node.where, "`sync.shares` has " + std::to_string(shares.size()) +
+                                        (shares.size() == 1 ? " number" : " numbers") +
+                                        ", and `replicas` is " + std::to_string(terms.count));
+  const uint64_t most = *std::max_element(shares.begin(), shares.end());
+  if (most != terms.every)
+    return sync.problem(node.where, "the largest of `sync.shares` is " + std::to_string(most) +
+                                        ", and `sync.every` " + std::to_string(terms.every) +
+                                        ": the fastest replica makes all steps of a round");
+  if (*std::min_element(shares.begin(), shares.end()) * replicas::kShareRatioMax < most)
+    return sync.problem(node.where, "the largest of `sync.shares` is more than " +
+                                        std::to_string(replicas::kShareRatioMax) +
+                                        " times the smallest: leave out machines that are so slow");
+  job.replicas.shares = std::move(shares);
+}
+
 void read_sync(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("sync");
   if (!node || (node->kind == Node::Kind::Scalar && node->text == "step")) return;
@@ -35,6 +66,7 @@ void read_sync(MapReader& root, Problems& problems, Job& job) {
   if (const Node* every =
           reader.require("every", "after how many steps of its own a replica meets the others"))
     job.replicas.every = reader.parse_count(*every, "every", 1, kStepsMax).value_or(1);
+  if (const Node* shares = reader.take("shares")) read_shares(reader, *shares, job);
   if (const Node* codec = reader.take("codec")) {
     const auto text = reader.parse_text(*codec, "codec");
     const auto parsed = text ? compress::parse(*text) : Result<compress::Codec>{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "plan/owners.h"
 #include "plan/plan.h"
 #include "plan/refusal.h"
+#include "replicas/terms.h"
 
 namespace weft::plan {
 namespace {
@@ -55,6 +57,14 @@ std::optional<double> over_one_pipeline(const ReplicasRequest& request, const Re
   return request.count * seconds(one->predicted_step) / std::max(1e-12, seconds(plan.predicted_step));
 }
 
+// "; shares: [30, 10]", as a job says them.
+std::string describe_shares(const ReplicasPlan& plan) {
+  std::string text;
+  for (const uint64_t share : plan.shares)
+    text += (text.empty() ? "; shares: [" : ", ") + std::to_string(share);
+  return text.empty() ? text : text + "]";
+}
+
 std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   size_t seats = 0;
   for (const Plan& replica : plan.replicas) seats += replica.stages.size();
@@ -67,7 +77,7 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
     text += std::string(number) + " times one pipeline; ";
   }
   return text + "an agreement of " + show(bytes) + " every " + number_of(request.every, "step") + " takes " +
-         show(plan.agreement);
+         show(plan.agreement) + describe_shares(plan);
 }
 
 std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, size_t replica) {
@@ -76,8 +86,10 @@ std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, si
   for (size_t s = 0; s < std::min(own.stages.size(), kNamesShown); ++s)
     names += (s > 0 ? ", " : "") + request.pipeline.cluster.devices()[own.stages[s].devices.front()].name;
   if (own.stages.size() > kNamesShown) names += ", ...";
+  const std::string share =
+      plan.shares.empty() ? "" : ", makes " + std::to_string(plan.shares[replica]) + " in a round";
   return "replica " + std::to_string(replica + 1) + ": a step takes " + show(own.predicted_step) + " on " +
-         names;
+         names + share;
 }
 
 std::vector<std::string> explain(const ReplicasRequest& request, const ReplicasPlan& plan) {
@@ -121,7 +133,9 @@ class ReplicasSearch {
   struct Found {
     std::vector<const Plan*> plans;
     std::vector<AgreedLoad> loads;
-    double agreement = 0, round = 0;  // seconds
+    std::vector<uint64_t> shares;  // by replica
+    double agreement = 0,
+           round = 0;  // seconds; the round's are those in which all make `every` steps, on average
     size_t seats = 0;
     bool equal_bits = true;
   };
@@ -187,7 +201,6 @@ class ReplicasSearch {
     if (groups.size() != request_.count) return;
     if (!request_.pipeline.pins.empty() && groups.front().size() != cluster_.devices().size()) return;
     Found found;
-    double slowest = 0;
     for (const Group& group : groups) {
       const Result<Plan>& plan = plan_of(group);
       if (!plan) {
@@ -196,12 +209,12 @@ class ReplicasSearch {
       }
       found.plans.push_back(&*plan);
       found.seats += plan->stages.size();
-      slowest = std::max(slowest, seconds(plan->predicted_step));
     }
     if (!keeps_owners_apart(found)) return;
+    deal_shares(found);
     deal(found);
     found.equal_bits = is_of_one_kind(found);
-    found.round = static_cast<double>(request_.every) * slowest + found.agreement;
+    found.round = seconds_a_round(found);
     take(found.equal_bits ? best_equal_ : best_mixed_, std::move(found));
   }
 
@@ -239,6 +252,44 @@ class ReplicasSearch {
     each_seat(found,
               [&](uint32_t, uint32_t device) { kinds.insert(cluster_.devices()[device].fingerprint); });
     return kinds.size() == 1;
+  }
+
+  // By speed, or as they are given, the largest to the fastest.
+  void deal_shares(Found& found) const {
+    const auto faster = [](const Plan* a, const Plan* b) { return a->predicted_step < b->predicted_step; };
+    if (!request_.shares.empty()) {
+      std::vector<uint32_t> order(request_.shares.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](uint32_t a, uint32_t b) { return request_.shares[a] > request_.shares[b]; });
+      std::vector<const Plan*> plans = found.plans;
+      std::stable_sort(plans.begin(), plans.end(), faster);
+      for (size_t rank = 0; rank < order.size(); ++rank) found.plans[order[rank]] = plans[rank];
+      found.shares = request_.shares;
+    } else if (request_.by_speed) {
+      const double fastest =
+          seconds((*std::min_element(found.plans.begin(), found.plans.end(), faster))->predicted_step);
+      // A machine that is slower yet holds the others up.
+      const uint64_t least = (request_.every + replicas::kShareRatioMax - 1) / replicas::kShareRatioMax;
+      for (const Plan* plan : found.plans) {
+        const double pace = std::min(1.0, fastest / std::max(1e-12, seconds(plan->predicted_step)));
+        const auto share = static_cast<uint64_t>(pace * static_cast<double>(request_.every) + 1e-6);
+        found.shares.push_back(std::max(least, share));
+      }
+    }
+  }
+  uint64_t share(const Found& found, size_t replica) const {
+    return found.shares.empty() ? request_.every : found.shares[replica];
+  }
+  // In which the replicas make `every` steps each, on average.
+  double seconds_a_round(const Found& found) const {
+    double slowest = 0, steps = 0;
+    for (size_t replica = 0; replica < found.plans.size(); ++replica) {
+      const auto own = static_cast<double>(share(found, replica));
+      slowest = std::max(slowest, own * seconds(found.plans[replica]->predicted_step));
+      steps += own;
+    }
+    return (slowest + found.agreement) * static_cast<double>(request_.every * request_.count) / steps;
   }
 
   std::vector<uint32_t> stages_with(const AgreedWeight& weight, const Found& found) const {
@@ -283,6 +334,7 @@ class ReplicasSearch {
   ReplicasPlan answer(const Found& found) {
     ReplicasPlan answer;
     for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
+    answer.shares = found.shares;
     answer.agreed = weights_;
     for (size_t i = 0; i < weights_.size(); ++i) {
       answer.agreed[i].owner = found.loads[i].owner;
@@ -310,6 +362,9 @@ class ReplicasSearch {
 Status check(const ReplicasRequest& request) {
   const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
   if (request.count < 1 || request.every < 1) return bad("replicas need a number, and rounds steps");
+  if (!request.shares.empty() && request.shares.size() != request.count)
+    return bad("shares of " + std::to_string(request.shares.size()) + " replicas, and there are " +
+               std::to_string(request.count));
   const std::string replicas = "replicas: " + std::to_string(request.count);
   if (request.count > 1 && !request.pipeline.pins.empty())
     return bad(

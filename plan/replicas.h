@@ -15,7 +15,10 @@ namespace weft::plan {
 struct ReplicasRequest {
   PlanRequest pipeline{};  // of one replica; its cluster has the devices of all
   uint32_t count = 1;
-  uint64_t every = 1;       // steps that each makes alone before all agree
+  uint64_t every = 1;  // steps that each makes alone before all agree
+  // By replica: of these, how many it makes (replicas::ReplicaTerms); empty: all of them.
+  std::vector<uint64_t> shares{};
+  bool by_speed = false;    // where there are none: as many as each makes in the time of the fastest
   compress::Codec codec{};  // of what they tell each other
   bool compares = false;    // with one pipeline over all devices, for the explanation
 };
@@ -31,15 +34,17 @@ struct AgreedWeight {
 struct ReplicasPlan {
   std::vector<Plan> replicas{};        // their devices are the request's
   std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state
+  std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
   Duration agreement{};                // what one takes
-  Duration predicted_step{};           // of each, at the pace of the slowest, with its part of an agreement
+  Duration predicted_step{};  // in which they make one step each, on average, with its part of an agreement
   std::vector<std::string> explanation{};
 };
 // A pipeline that has nobody to agree with.
 ReplicasPlan alone(Plan plan);
 
 // Every replica is whole, on devices that no other one has. Of the groupings that are looked at - the fastest
-// devices alone, neighbours together, fast ones with slow ones - that with the shortest round. Errors:
+// devices alone, neighbours together, fast ones with slow ones - that with the most steps a second. Of shares
+// that are given the larger ones go to the faster replicas. Errors:
 // Infeasible, saying what lacks (peers: how many; memory); InvalidArgument for pins, which only one of
 // several replicas could keep; else those of make_plan.
 Result<ReplicasPlan> make_replicas_plan(const ReplicasRequest& request);

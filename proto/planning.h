@@ -33,6 +33,7 @@ struct PlanQuestion {
   JobNumber job = 0;
   PlanVersion plan_version = 0;
   uint32_t microbatch_size = 0;  // of a run before; 0: none has run
+  std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms)
   uint32_t gentler = 0;
   bool is_first = false;  // it was never planned before
   bool has_checkpoint = false;

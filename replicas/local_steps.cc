@@ -8,9 +8,8 @@ namespace weft::replicas {
 
 namespace {
 
-uint64_t steps_a_round(const LocalSteps& local) { return local.terms.every * local.terms.count; }
 uint64_t full_rounds(const LocalSteps& local) {
-  return (local.steps - local.begun_after) / steps_a_round(local);
+  return (local.steps - local.begun_after) / local.terms.steps_a_round();
 }
 
 struct Place {
@@ -24,18 +23,36 @@ Place place_of(const LocalSteps& local, uint64_t inner) {
   return {round, made - round * local.terms.every};
 }
 
+uint64_t most_of(const OuterRound& round) {
+  return *std::max_element(round.steps.begin(), round.steps.end());
+}
+
+// How many of a replica's own steps of a round are made in the first `inner` of its inner steps.
+uint64_t made_in(const LocalSteps& local, const OuterRound& round, uint32_t replica, uint64_t inner) {
+  const uint64_t own = round.steps[replica];
+  if (local.terms.shares.empty()) return std::min(inner, own);
+  const uint64_t most = most_of(round);
+  return (inner * own + most - 1) / most;
+}
+
 }  // namespace
 
 bool is_valid(const LocalSteps& local) {
   constexpr uint64_t kMax = uint64_t{1} << 48;
-  return local.terms.are_local() && local.terms.every <= kMax / kReplicasMax && local.terms.count >= 1 &&
-         local.terms.count <= kReplicasMax && local.steps <= kMax && local.begun_after <= local.steps;
+  const ReplicaTerms& terms = local.terms;
+  if (!terms.are_local() || terms.every > kMax / kReplicasMax || terms.count < 1 ||
+      terms.count > kReplicasMax || local.steps > kMax || local.begun_after > local.steps)
+    return false;
+  if (terms.shares.empty()) return true;
+  const auto [least, most] = std::minmax_element(terms.shares.begin(), terms.shares.end());
+  return terms.shares.size() == terms.count && *least >= 1 && *most == terms.every &&
+         *least * kShareRatioMax >= *most && *most <= kShareMax;
 }
 
 uint64_t last_inner_step(const LocalSteps& local) {
-  const uint64_t left = (local.steps - local.begun_after) % steps_a_round(local);
-  return local.begun_after + full_rounds(local) * local.terms.every +
-         (left + local.terms.count - 1) / local.terms.count;
+  const uint64_t full = full_rounds(local), before = local.begun_after + full * local.terms.steps_a_round();
+  const uint64_t inner = local.begun_after + full * local.terms.every;
+  return before == local.steps ? inner : inner + most_of(next_round(local.terms, before, local.steps));
 }
 
 bool agrees_after(const LocalSteps& local, uint64_t inner) {
@@ -48,7 +65,8 @@ uint64_t next_agreement(const LocalSteps& local, uint64_t inner) {
 }
 
 OuterRound round_of(const LocalSteps& local, uint64_t inner) {
-  return next_round(local.terms, local.begun_after + place_of(local, inner).round * steps_a_round(local),
+  return next_round(local.terms,
+                    local.begun_after + place_of(local, inner).round * local.terms.steps_a_round(),
                     local.steps);
 }
 
@@ -57,15 +75,24 @@ uint64_t steps_after(const LocalSteps& local, uint64_t inner) {
   const OuterRound round = round_of(local, inner);
   const uint64_t index = place_of(local, inner).index;
   uint64_t steps = round.steps_before;
-  for (const uint64_t own : round.steps) steps += std::min(own, index + 1);
+  for (uint32_t replica = 0; replica < local.terms.count; ++replica)
+    steps += made_in(local, round, replica, index + 1);
   return steps;
+}
+
+uint64_t own_steps_after(const LocalSteps& local, uint32_t replica, uint64_t inner) {
+  if (inner == local.begun_after) return 0;
+  const Place place = place_of(local, inner);
+  return place.round * local.terms.share(replica) +
+         made_in(local, round_of(local, inner), replica, place.index + 1);
 }
 
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner) {
   const OuterRound round = round_of(local, inner);
   const uint64_t index = place_of(local, inner).index;
-  if (index >= round.steps[replica]) return std::nullopt;
-  uint64_t step = round.steps_before + index + 1;
+  const uint64_t made = made_in(local, round, replica, index);
+  if (made_in(local, round, replica, index + 1) == made) return std::nullopt;
+  uint64_t step = round.steps_before + made + 1;
   for (uint32_t before = 0; before < replica; ++before) step += round.steps[before];
   return OwnStep{step, locate(round, step).scheduled};
 }

@@ -1,7 +1,7 @@
-// Where a run is whose replicas make local steps side by side, all of them equally fast. Its *inner steps*
-// are numbered: in each of them every replica makes one step of its own, but for the last ones of the last
-// round, in which some may have none left. Which steps of the run these are is replicas/outer_round.h's. Pure
-// values.
+// Where a run is whose replicas make local steps side by side. Its *inner steps* are numbered: in each of
+// them a replica makes one step of its own or none. A replica with the largest share of a round makes one in
+// each of the round's; the others theirs as evenly as they can, the first in the first. Which steps of the
+// run these are is replicas/outer_round.h's. Pure values.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,9 @@ uint64_t steps_after(const LocalSteps& local, uint64_t inner);
 
 // REQUIRES: begun_after < inner <= last_inner_step().
 OuterRound round_of(const LocalSteps& local, uint64_t inner);
-// The step of the run that a replica makes in that inner step. Nothing: it has none left.
+// Of the run's, those that a replica has made of its own by then. REQUIRES: as steps_after.
+uint64_t own_steps_after(const LocalSteps& local, uint32_t replica, uint64_t inner);
+// The step of the run that a replica makes in that inner step. Nothing: it makes none.
 struct OwnStep {
   uint64_t step = 0;       // whose samples it takes
   uint64_t scheduled = 0;  // where the schedule of the learning rate is read

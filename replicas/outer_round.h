@@ -16,14 +16,16 @@ struct OuterRound {
   std::vector<uint64_t> steps{};  // by replica; 0: it has no part in this round
   // How many replicas had a part in it when it was dealt: a round that was cut keeps its learning rates.
   uint32_t side_by_side = 1;
+  // Where replicas have shares: what each was dealt, by replica, each at most kShareMax; likewise.
+  std::vector<uint64_t> dealt{};
 
   uint64_t steps_after() const;
   bool operator==(const OuterRound&) const = default;
 };
 
-// The round after `steps_before` where all replicas are equally fast: `every` steps each or, of the last one,
-// as equal a share as there is of what is left, the first replicas having one more.
-// REQUIRES: terms.are_local(), count >= 1, steps_before < steps_in_all.
+// The round after `steps_before`: each replica's share or, of the last one, as much of it as of all others',
+// the first replicas having one more where it does not come out even.
+// REQUIRES: terms.are_local(), count >= 1, shares of as many replicas, steps_before < steps_in_all.
 OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t steps_in_all);
 
 // A step of a round, as its replica sees it.
@@ -31,7 +33,7 @@ struct LocalStep {
   uint32_t replica = 0;
   uint64_t index = 0;  // of the replica's own in this round, from 0
   // Where the schedule of the learning rate is read, from 1: as many steps as all replicas together have made
-  // by then, if they go on side by side.
+  // by then, if they go on side by side and, where they have shares, each of them evenly.
   uint64_t scheduled = 1;
   bool ends_block = false;  // the replica's last of the round
   bool operator==(const LocalStep&) const = default;

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "compress/codec.h"
 
 namespace weft::replicas {
 
 inline constexpr uint32_t kReplicasMax = 1024;
+inline constexpr uint64_t kShareMax = uint64_t{1} << 20;  // of steps of a round, where shares are said
+// So many times the smallest share may the largest be: nobody runs further ahead of the slowest replica.
+inline constexpr uint64_t kShareRatioMax = 8;
 
 // What becomes of the mean of what the replicas have learnt since they agreed last (replicas/agreement.h).
 enum class OuterType : uint8_t {
@@ -25,11 +30,19 @@ struct ReplicaTerms {
   uint32_t count = 1;
   // So many steps each replica makes alone before all agree; 0: they add each step's gradients, exactly.
   uint64_t every = 0;
+  // Of local steps, where not all replicas are equally fast: by replica, how many of these it makes; each at
+  // least 1, the largest is `every` and at most kShareRatioMax times the smallest. Empty: all of them.
+  std::vector<uint64_t> shares{};
   // How a replica's difference is written, and their mean; what is lost is made up for later. Of local steps.
   compress::Codec codec{};
   OuterSpec outer{};  // of local steps
 
   bool are_local() const { return every > 0; }
+  uint64_t share(uint32_t replica) const { return shares.empty() ? every : shares[replica]; }
+  // Steps of a round that all replicas make.
+  uint64_t steps_a_round() const {
+    return shares.empty() ? every * count : std::accumulate(shares.begin(), shares.end(), uint64_t{0});
+  }
   bool operator==(const ReplicaTerms&) const = default;
 };
 

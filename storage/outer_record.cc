@@ -28,6 +28,7 @@ std::string line_of(const OuterRound& round) {
   json["steps_before"] = round.steps_before;
   json["steps"] = round.steps;
   json["side_by_side"] = round.side_by_side;
+  if (!round.dealt.empty()) json["dealt"] = round.dealt;
   return json.dump() + "\n";
 }
 
@@ -67,6 +68,18 @@ std::optional<OuterRecord> parse_heading(const Json& json) {
   return OuterRecord{*graph, *seed, static_cast<uint32_t>(*batch), static_cast<uint32_t>(*count), *sync, {}};
 }
 
+// No replica made more than it was dealt.
+bool parse_dealt(const Json& json, OuterRound& round) {
+  if (!json.is_array() || json.size() != round.steps.size()) return false;
+  for (size_t replica = 0; replica < json.size(); ++replica) {
+    if (!json[replica].is_number_unsigned()) return false;
+    const auto count = json[replica].get<uint64_t>();
+    if (count < round.steps[replica] || count > replicas::kShareMax) return false;
+    round.dealt.push_back(count);
+  }
+  return true;
+}
+
 std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& record) {
   if (!json.is_object()) return std::nullopt;
   const auto before = number(json, "steps_before", kRecordStepsMax);
@@ -80,6 +93,7 @@ std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& recor
     if (!count.is_number_unsigned() || count.get<uint64_t>() > kRecordStepsMax) return std::nullopt;
     round.steps.push_back(count.get<uint64_t>());
   }
+  if (json.contains("dealt") && !parse_dealt(json["dealt"], round)) return std::nullopt;
   const uint64_t expected = record.rounds.empty() ? *before : record.rounds.back().steps_after();
   const bool fits = round.steps_before == expected && round.steps_after() > round.steps_before &&
                     round.steps_after() <= kRecordStepsMax;

@@ -30,7 +30,11 @@ Status check_same_run(const storage::OuterRecord& record, const storage::OuterRe
 std::string describe_sync(const replicas::ReplicaTerms& terms) {
   if (!terms.are_local()) return "step";
   const bool averages = terms.outer.type == replicas::OuterType::Average;
-  return "{every: " + std::to_string(terms.every) + ", codec: \"" + compress::name(terms.codec) +
+  std::string shares;
+  for (const uint64_t share : terms.shares)
+    shares += (shares.empty() ? ", shares: [" : ", ") + std::to_string(share);
+  if (!shares.empty()) shares += "]";
+  return "{every: " + std::to_string(terms.every) + shares + ", codec: \"" + compress::name(terms.codec) +
          "\", outer: {type: " +
          (averages ? "average}"
                    : "nesterov, learning_rate: " + shortest(terms.outer.learning_rate) +

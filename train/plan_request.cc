@@ -68,6 +68,8 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
   return plan::ReplicasRequest{.pipeline = pipeline,
                                .count = job.replicas.count,
                                .every = job.replicas.every,
+                               .shares = job.replicas.shares,
+                               .by_speed = job.shares_by_speed,
                                .codec = job.replicas.codec};
 }
 

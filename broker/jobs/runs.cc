@@ -56,6 +56,7 @@ void Runs::start(Job& job) {
       std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan), options_.run);
   step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
   job.microbatch_size = plan.training.microbatch_size;
+  if (plan.local_steps) job.shares = plan.local_steps->terms.shares;
   job.drift.begin(step_.now.monotonic, at.run->committed_step());
   job.phase = std::move(at);
   book_.set_state(job, JobState::Running, plan.serves() ? "serves as " + plan.served.name : "");

@@ -124,6 +124,7 @@ double Pace::compute_seconds(uint32_t stage, uint32_t candidate) const {
 void Pace::add_agreed(const PlannedRun& plan) {
   replicas_ = plan.local_steps->terms.count;
   every_ = std::max<uint64_t>(1, plan.local_steps->terms.every);
+  shares_ = plan.local_steps->terms.shares;
   const compress::Codec& codec = plan.local_steps->terms.codec;
   std::map<std::pair<uint32_t, std::vector<uint32_t>>, Bytes> bytes;  // by owner, and who has it
   for (const PlannedStage& planned : plan.stages) {
@@ -151,8 +152,12 @@ double Pace::agreement_seconds(std::span<const uint32_t> placed) const {
 
 double Pace::step_seconds(std::span<const uint32_t> placed) const {
   double slowest = 0;
-  for (uint32_t replica = 0; replica < replicas_; ++replica)
-    slowest = std::max(slowest, step_seconds(replica, placed));
+  for (uint32_t replica = 0; replica < replicas_; ++replica) {
+    // Of a slower replica's steps there are fewer.
+    const double part =
+        shares_.empty() ? 1 : static_cast<double>(shares_[replica]) / static_cast<double>(every_);
+    slowest = std::max(slowest, part * step_seconds(replica, placed));
+  }
   return slowest + agreement_seconds(placed);
 }
 

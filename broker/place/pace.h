@@ -59,6 +59,7 @@ class Pace {
   const bool clips_norm_;
   uint32_t replicas_ = 1;
   uint64_t every_ = 1;                    // steps between two agreements
+  std::vector<uint64_t> shares_;          // of these, by replica; empty: all
   std::vector<plan::AgreedLoad> agreed_;  // its devices are stages of the plan
   std::vector<Stage> stages_;
   std::vector<plan::Message> messages_;

@@ -19,14 +19,10 @@ std::optional<replicas::OwnStep> InnerSteps::own(uint32_t replica, uint64_t inne
   return own_step(*local_, replica, inner);
 }
 
-// In the last round alone some have fewer than others.
 uint64_t InnerSteps::idle(uint32_t replica, uint64_t inner) const {
   if (!local_ || replica >= replicas() || inner <= local_->begun_after) return 0;
-  const uint64_t last = last_inner_step(*local_);
-  const replicas::OuterRound round = round_of(*local_, last);
-  const uint64_t begin = last - *std::max_element(round.steps.begin(), round.steps.end());
-  const uint64_t own_until = begin + round.steps[replica], until = std::min(inner, last);
-  return until > own_until ? until - own_until : 0;
+  const uint64_t until = clamped(inner);
+  return until - local_->begun_after - own_steps_after(*local_, replica, until);
 }
 
 bool InnerSteps::is_whole(uint64_t inner) const {

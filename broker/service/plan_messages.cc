@@ -31,6 +31,7 @@ Status send_question(FramePipe& pipe, const StartPlanning& request, const PlanTa
                                .job = request.job,
                                .plan_version = request.plan_version,
                                .microbatch_size = request.microbatch_size,
+                               .shares = request.shares,
                                .gentler = request.gentler,
                                .is_first = task.is_first,
                                .has_checkpoint = request.checkpoint.has_value(),
@@ -61,6 +62,7 @@ Result<ReceivedQuestion> receive_question(FramePipe& pipe) {
                                         .plan_version = question.plan_version,
                                         .cluster = std::move(question.cluster),
                                         .microbatch_size = question.microbatch_size,
+                                        .shares = question.shares,
                                         .gentler = question.gentler}};
   for (proto::PlanCandidate& candidate : question.candidates)
     received.request.candidates.push_back(

@@ -48,11 +48,14 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
 }
 
 // Whose inner steps begin where the job did: at a checkpoint that came with it.
-std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, const StartPlanning& request) {
+std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, const StartPlanning& request,
+                                                   const std::vector<uint64_t>& shares) {
   const configs::Job& job = context.job;
   if (context.steps == 0 || !job.replicas.are_local()) return std::nullopt;
   const auto& beginning = request.submission->beginning;
-  return replicas::LocalSteps{job.replicas, context.steps, beginning ? beginning->step : 0};
+  replicas::LocalSteps local{job.replicas, context.steps, beginning ? beginning->step : 0};
+  local.terms.shares = shares;
+  return local;
 }
 
 Status check_beginning(const proto::SubmitJob& submission, uint64_t steps) {
@@ -63,10 +66,11 @@ Status check_beginning(const proto::SubmitJob& submission, uint64_t steps) {
                                               std::to_string(steps) + " steps");
 }
 
-JobTerms terms_of(const JobContext& context, const StartPlanning& request) {
+JobTerms terms_of(const JobContext& context, const StartPlanning& request,
+                  const std::vector<uint64_t>& shares) {
   const configs::Job& job = context.job;
   JobTerms terms;
-  terms.run.local_steps = local_steps_of(context, request);
+  terms.run.local_steps = local_steps_of(context, request, shares);
   const auto& local = terms.run.local_steps;
   terms.run.training = {job, local ? last_inner_step(*local) : context.steps, context.empty_steps};
   terms.run.borders = job;
@@ -152,6 +156,7 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   asked.compression.gentler = request.gentler;
   if (auto replicas = train::replicas_request(job, asked)) {
     replicas->compares = compares;
+    if (!request.shares.empty()) replicas->shares = request.shares;
     return plan::make_replicas_plan(*replicas);
   }
   WEFT_TRY(plan::Plan plan, plan::make_plan(asked));
@@ -191,7 +196,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
               "dense ones, predicts a little differently");
   if (context.job.replicas.are_local() && trains)
     WEFT_TRY_STATUS(check_beginning(*request.submission, context.steps));
-  const JobTerms terms = terms_of(context, request);
+  const JobTerms terms = terms_of(context, request, plan.shares);
   Assembly assembly(request, terms, plan, copy_rate_.value_or(0), random_secret);
   for (uint32_t replica = 0; replica < plan.replicas.size(); ++replica) {
     const plan::Plan& own = plan.replicas[replica];
@@ -251,6 +256,7 @@ Result<JobPlanner::Wanted> JobPlanner::check_served(const proto::SubmitJob& subm
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
   if (job.task == configs::Task::Serve) return check_served(submission, job);
+  const bool has_shares = job.shares_by_speed || !job.replicas.shares.empty();
   const bool is_new = job.may_have_empty_steps() || !job.optimizer.groups.empty();
   // Rows that are not of the model are refused at once; its weights do not matter for that.
   if (!submission.tensors.empty()) {
@@ -260,9 +266,10 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
   return Wanted{.compresses = job.compression.policy != plan::CompressionPolicy::None,
                 .arithmetic = job.arithmetic,
                 .skips_steps = job.skips_diverged(),
-                .peer_minor = job.replicas.are_local() ? proto::kProtocolMinorOfLocalSteps
-                              : is_new                 ? proto::kProtocolMinorOfEmptySteps
-                                                       : 0};
+                .peer_minor = has_shares                 ? proto::kProtocolMinorOfShares
+                              : job.replicas.are_local() ? proto::kProtocolMinorOfLocalSteps
+                              : is_new                   ? proto::kProtocolMinorOfEmptySteps
+                                                         : 0};
 }
 
 }  // namespace weft::broker

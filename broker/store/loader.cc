@@ -1,14 +1,28 @@
 #include "broker/store/loader.h"
 
+#include <charconv>
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "broker/store/columns.h"
 #include "broker/store/run_plan.h"
 
 namespace weft::broker {
 namespace {
+
+// "30,10"; empty: none.
+bool parse_shares(const std::string& text, std::vector<uint64_t>& shares) {
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    const auto [rest, error] = std::from_chars(at, end, shares.emplace_back());
+    if (error != std::errc() || shares.back() < 1 || shares.back() > replicas::kShareMax ||
+        shares.size() > replicas::kReplicasMax || (rest != end && (*rest != ',' || rest + 1 == end)))
+      return false;
+    at = rest == end ? end : rest + 1;
+  }
+  return true;
+}
 
 class Loader {
  public:
@@ -101,7 +115,7 @@ Status Loader::jobs() {
   return each_of_jobs(
       "SELECT jobs.job, submitter, submission, unix_ms, state, reason, plan_version, step, steps, "
       "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step, "
-      "microbatch_size, planned "
+      "microbatch_size, planned, shares "
       "FROM jobs LEFT JOIN progress ON progress.job = jobs.job",
       "jobs", "", [&](const Statement& row) -> Status {
         StoredJob job;
@@ -122,6 +136,8 @@ Status Loader::jobs() {
         job.evaluated_step = static_cast<uint64_t>(row.integer(11));
         job.microbatch_size = static_cast<uint32_t>(row.integer(12));
         WEFT_TRY(job.last.planned, enumerator_in(database_, row, 13, Planned::Anew, Planned::PlacedAgain));
+        if (!parse_shares(row.text(14), job.shares))
+          return damaged(database_, "the shares of job " + std::to_string(job.last.job));
         state_.jobs.emplace(job.last.job, std::move(job));
         return {};
       });

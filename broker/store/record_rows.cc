@@ -86,7 +86,7 @@ Status JobRows::prepare(Database& database) {
   database_ = &database;
   const Prepared all[] = {
       {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0, 0)"},
-      {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0, 0)"},
+      {insert_progress_, "INSERT INTO progress (job, committed_step, evaluated_step) VALUES (?, 0, 0)"},
       {change_job_,
        "UPDATE jobs SET state = ?, reason = ?, plan_version = ?, step = ?, steps = ?, "
        "planned = ? WHERE job = ?"},
@@ -179,6 +179,16 @@ Status OutcomeRows::write(const ResultCommitted& record) {
   return done(insert_result_.bind(record.job).bind(result));
 }
 
+namespace {
+
+std::string text_of(const std::vector<uint64_t>& shares) {
+  std::string text;
+  for (const uint64_t share : shares) text += (text.empty() ? "" : ",") + std::to_string(share);
+  return text;
+}
+
+}  // namespace
+
 // ---- the plan of each job that runs, and what of its script is not settled
 
 Status RunRows::prepare(Database& database) {
@@ -186,7 +196,7 @@ Status RunRows::prepare(Database& database) {
   const Prepared all[] = {
       {insert_plan_, "INSERT INTO plans VALUES (?, ?, ?)"},
       {insert_stage_, "INSERT INTO plan_stages VALUES (?, ?, ?)"},
-      {keep_size_, "UPDATE progress SET microbatch_size = ? WHERE job = ?"},
+      {keep_size_, "UPDATE progress SET microbatch_size = ?, shares = ? WHERE job = ?"},
       {insert_command_, "INSERT INTO script SELECT job, ?, ? FROM plans WHERE job = ? AND plan_version = ?"},
       {settle_commands_, "DELETE FROM script WHERE job = ? AND sequence <= ?"},
       {erase_commands_, "DELETE FROM script WHERE job = ?"},
@@ -212,7 +222,10 @@ Status RunRows::write(const RunStarted& record) {
     WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment.bytes).run());
   }
   // It may begin before steps that the plan before had committed: they are done again.
-  return done(keep_size_.bind(uint64_t{record.plan->training.microbatch_size}).bind(record.job));
+  const auto& local = record.plan->local_steps;
+  return done(keep_size_.bind(uint64_t{record.plan->training.microbatch_size})
+                  .bind(local ? text_of(local->terms.shares) : std::string())
+                  .bind(record.job));
 }
 
 Status RunRows::write(const CommandIssued& record) {

@@ -128,6 +128,13 @@ UPDATE jobs SET planned = 2 WHERE CAST(reason AS TEXT) = 'others take its stages
 // damage.
 Status from_5_to_6(Database&) { return {}; }
 
+// What format 7 adds: the shares that the planner chose for replicas, which every run of a job keeps; numbers
+// with commas between them.
+constexpr const char* kFormat7 = R"sql(
+ALTER TABLE progress ADD COLUMN shares BLOB NOT NULL DEFAULT x'';
+)sql";
+Status from_6_to_7(Database& database) { return database.execute(kFormat7); }
+
 Status set_format(Database& database, int64_t format) {
   const std::string sql = "INSERT OR REPLACE INTO meta VALUES ('format', " + std::to_string(format) + ")";
   return database.execute(sql.c_str());
@@ -222,8 +229,8 @@ Status from_4_to_5(Database& database) {
 }
 
 // From format i + 1 to i + 2.
-constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4, from_4_to_5,
-                                                from_5_to_6};
+constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4,
+                                                from_4_to_5, from_5_to_6, from_6_to_7};
 static_assert(std::size(kMigrations) + 1 == kStoreFormat);
 
 }  // namespace
@@ -238,6 +245,7 @@ Status make_or_migrate(Database& database) {
     WEFT_TRY_STATUS(database.execute(kFormat3));
     WEFT_TRY_STATUS(database.execute(kFormat4));
     WEFT_TRY_STATUS(database.execute(kFormat5));
+    WEFT_TRY_STATUS(database.execute(kFormat7));
     WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
     WEFT_TRY_STATUS(set_format(database, kStoreFormat));
     return transaction.commit();

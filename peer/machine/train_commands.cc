@@ -17,6 +17,8 @@ const proto::StageProgram* find_program(const AssignStage& assign, ProgramKind k
 
 namespace {
 
+constexpr uint64_t kLocalStepsAtOnceMax = uint64_t{1} << 16;  // each is looked at
+
 tl::unexpected<Error> out_of_turn(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
 
 Status check_forward(const Command& command, uint64_t granted) {
@@ -28,11 +30,20 @@ Status check_forward(const Command& command, uint64_t granted) {
   return {};
 }
 
-// A replica has no data in a step in which it makes none of its own: such steps come last.
-std::optional<Arrivals::Range> data_of_steps(const AssignStage& assign, uint64_t first, uint64_t last) {
-  while (last >= first && !step_of_run(assign, last)) --last;
-  if (last < first) return std::nullopt;
-  return Arrivals::Range{ProgramKind::Train, first, last, 0, assign.training.microbatches()};
+// A replica has no data in a step in which it makes none of its own.
+std::vector<Arrivals::Range> data_of_steps(const AssignStage& assign, uint64_t first, uint64_t last) {
+  const Arrivals::Range all{ProgramKind::Train, first, last, 0, assign.training.microbatches()};
+  if (!assign.local) return {all};
+  std::vector<Arrivals::Range> ranges;
+  for (uint64_t step = first; step <= last; ++step) {
+    if (!step_of_run(assign, step)) continue;
+    if (ranges.empty() || ranges.back().last_step + 1 < step) {
+      ranges.push_back(all);
+      ranges.back().first_step = step;
+    }
+    ranges.back().last_step = step;
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -45,11 +56,14 @@ Status check_command(const AssignStage& assign, const Command& command, uint64_t
   if (command.kind == CommandKind::Advance) {
     if (command.step <= granted || command.step > assign.training.steps)
       return out_of_turn("a grant up to step " + std::to_string(command.step) + " after " +
-                    std::to_string(granted));
+                         std::to_string(granted));
+    if (assign.local && command.step - granted > kLocalStepsAtOnceMax)
+      return out_of_turn("a grant of more than " + std::to_string(kLocalStepsAtOnceMax) + " steps at once");
   } else if (command.kind == CommandKind::Compare) {
     if (command.step != granted || command.step >= assign.training.steps)
       return out_of_turn("a comparison on a step that does not follow the last one granted");
-    if (assign.training.microbatches() < 2) return out_of_turn("a comparison where a step has one microbatch");
+    if (assign.training.microbatches() < 2)
+      return out_of_turn("a comparison where a step has one microbatch");
     if (assign.local) return out_of_turn("a comparison of replicas that make local steps");
   } else if (command.step != granted) {
     return out_of_turn("a snapshot of a step that is not the last one granted");
@@ -59,16 +73,16 @@ Status check_command(const AssignStage& assign, const Command& command, uint64_t
   return {};
 }
 
-std::optional<Arrivals::Range> data_of_command(const AssignStage& assign, const Command& command,
-                                               uint64_t granted) {
+std::vector<Arrivals::Range> data_of_command(const AssignStage& assign, const Command& command,
+                                             uint64_t granted) {
   if (command.kind == CommandKind::Advance) return data_of_steps(assign, granted + 1, command.step);
   if (command.kind == CommandKind::Compare)
-    return Arrivals::Range{ProgramKind::Train, command.step + 1, command.step + 1,
-                           proto::kComparisonMicrobatch, proto::kComparisonPasses};
+    return {{ProgramKind::Train, command.step + 1, command.step + 1, proto::kComparisonMicrobatch,
+             proto::kComparisonPasses}};
   if (is_forward(command))
-    return Arrivals::Range{program_of(command), command.step, command.step, command.first_microbatch,
-                           command.microbatches};
-  return std::nullopt;
+    return {
+        {program_of(command), command.step, command.step, command.first_microbatch, command.microbatches}};
+  return {};
 }
 
 }  // namespace weft::peer

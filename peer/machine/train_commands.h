@@ -24,8 +24,8 @@ const proto::StageProgram* find_program(const proto::AssignStage& assign, proto:
 // `granted`: the last step that commands before it let the stage make. InvalidArgument: no broker that keeps
 // the protocol says that.
 Status check_command(const proto::AssignStage& assign, const proto::Command& command, uint64_t granted);
-// Nothing: it reads none. REQUIRES: a command that passed.
-std::optional<Arrivals::Range> data_of_command(const proto::AssignStage& assign,
-                                               const proto::Command& command, uint64_t granted);
+// In order; none: it reads none. REQUIRES: a command that passed.
+std::vector<Arrivals::Range> data_of_command(const proto::AssignStage& assign, const proto::Command& command,
+                                             uint64_t granted);
 
 }  // namespace weft::peer

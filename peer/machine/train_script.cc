@@ -49,7 +49,8 @@ Status TrainScript::on_command(const Command& command) {
   committed_ = std::max(committed_, command.committed);
   settled_ = std::max(settled_, command.settled);
   keep_from_ = std::max(keep_from_, command.keep_from);
-  if (const auto range = data_of_command(*assignment_, command, granted_)) arrivals_.expect(*range);
+  for (const Arrivals::Range& range : data_of_command(*assignment_, command, granted_))
+    arrivals_.expect(range);
   if (command.kind == CommandKind::Advance) granted_ = command.step;
   if (is_forward(command) && find_program(*assignment_, program_of(command)) == nullptr)
     return {};  // none of its ops are here
@@ -106,7 +107,19 @@ std::optional<Task> TrainScript::next_segment(ProgramKind kind, uint64_t step, u
               .last_segment = choice->segment + 1 == segments};
 }
 
-std::optional<Task> TrainScript::next_of_step() {
+// A step without any task: the replica makes none in it, and nobody agrees after it.
+bool TrainScript::is_idle(uint64_t step) const {
+  return assignment_->local && !step_of_run(*assignment_, step) && !agrees_after(*assignment_, step);
+}
+
+// Those whose turn has come are done.
+void TrainScript::finish_idle_steps(Instant now) {
+  while (completed_ < given_.step && is_idle(completed_ + 1)) count_step(now, {});
+}
+
+std::optional<Task> TrainScript::next_of_step(uint64_t last) {
+  while (!given_.updated && given_.step < last && is_idle(given_.step + 1)) end_given_step();
+  if (given_.step == last) return std::nullopt;
   const uint64_t step = given_.step + 1;
   if (!given_.updated && step_of_run(*assignment_, step)) {
     if (given_.microbatches.empty() || given_.microbatches.back() < microbatches())
@@ -178,7 +191,7 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
   std::optional<Task> task;
   switch (command.kind) {
     case CommandKind::Advance:
-      task = next_of_step();
+      task = next_of_step(command.step);
       all_given = given_.step == command.step;
       break;
     case CommandKind::Checkpoint:
@@ -220,6 +233,7 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
     if (copies(command) && !may_copy) return std::nullopt;
     bool all_given = false;
     auto task = next_of(command, all_given);
+    finish_idle_steps(now);
     if (task) {
       task->sequence = command.sequence;
       task->durable = command.kind != CommandKind::CopyState;
@@ -305,6 +319,11 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
 }
 
 void TrainScript::finish_step(Instant now, const TaskOutcome& update) {
+  count_step(now, update);
+  finish_idle_steps(now);
+}
+
+void TrainScript::count_step(Instant now, const TaskOutcome& update) {
   reports_.push_back(tally_.finish(++completed_, update, now));
   decisions_.erase(completed_);
 }

@@ -95,7 +95,9 @@ class TrainScript {
   bool is_empty(uint64_t step) const;  // nothing counts in its loss
 
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
-  std::optional<Task> next_of_step();
+  std::optional<Task> next_of_step(uint64_t last);
+  bool is_idle(uint64_t step) const;
+  void finish_idle_steps(Instant now);
   std::optional<Task> next_update(uint64_t step);
   std::optional<Task> next_of_agreement(uint64_t step);
   void end_given_step();
@@ -106,6 +108,7 @@ class TrainScript {
 
   void on_segment_done(const Task& task, const TaskOutcome& outcome);
   void finish_step(Instant now, const TaskOutcome& update);
+  void count_step(Instant now, const TaskOutcome& update);
   void on_squares_done(const Task& task, const TaskOutcome& outcome);
   void finish_microbatch(const MicrobatchKey& key);
   void finish_forward();

@@ -8,11 +8,12 @@
 namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
-static_assert(has_fields<replicas::ReplicaTerms, 4>);
+static_assert(has_fields<replicas::ReplicaTerms, 5>);
 static_assert(has_fields<replicas::LocalSteps, 3>);
 void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   to.set_replicas(from.terms.count);
   to.set_every(from.terms.every);
+  put_plain(from.terms.shares, *to.mutable_shares());
   if (from.terms.codec != compress::Codec{}) to.set_codec(compress::name(from.terms.codec));
   to.set_outer(put_enum<wire::OuterType>(from.terms.outer.type));
   to.set_outer_learning_rate(from.terms.outer.learning_rate);
@@ -24,6 +25,7 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   Reader read("LocalSteps");
   to.terms.count = from.replicas();
   to.terms.every = from.every();
+  read.numbers(from.shares(), to.terms.shares, kReplicasMax, "shares");
   read.codec(from.codec(), to.terms.codec, "codec");
   read.enumerator(from.outer(), to.terms.outer.type, replicas::OuterType::Nesterov, "outer");
   read.finite(from.outer_learning_rate(), to.terms.outer.learning_rate, "outer_learning_rate");

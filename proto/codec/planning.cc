@@ -125,6 +125,7 @@ void put(const PlanQuestion& from, wire::PlanQuestion& to) {
   to.set_job(from.job);
   to.set_plan_version(from.plan_version);
   to.set_microbatch_size(from.microbatch_size);
+  put_plain(from.shares, *to.mutable_shares());
   to.set_gentler(from.gentler);
   to.set_is_first(from.is_first);
   to.set_has_checkpoint(from.has_checkpoint);
@@ -150,6 +151,7 @@ Status get(const wire::PlanQuestion& from, PlanQuestion& to) {
   to.job = from.job();
   to.plan_version = from.plan_version();
   to.microbatch_size = from.microbatch_size();
+  read.numbers(from.shares(), to.shares, kReplicasMax, "shares");
   to.gentler = from.gentler();
   to.is_first = from.is_first();
   to.has_checkpoint = from.has_checkpoint();

@@ -136,13 +136,18 @@ inline LocalShape random_shape(Rng& rng) {
   if (rng.below(2) == 0) shape.evaluate_every = 1 + rng.below(12);
   if (rng.below(2) == 0) shape.checkpoint_steps = 1 + rng.below(12);
   if (rng.below(3) == 0) shape.clip_norm = 1;
+  if (rng.below(2) == 0) {
+    for (uint32_t r = 0; r < shape.replicas; ++r)
+      shape.shares.push_back(std::max((shape.every + 7) / 8, 1 + rng.below(shape.every)));
+    shape.shares[rng.below(shape.replicas)] = shape.every;
+  }
   return shape;
 }
 
 inline std::string text_of(const LocalShape& shape) {
   return std::to_string(shape.replicas) + " replicas of " + std::to_string(shape.stages) + " stages, every " +
          std::to_string(shape.every) + " of " + std::to_string(shape.begun_after) + " to " +
-         std::to_string(shape.steps);
+         std::to_string(shape.steps) + (shape.shares.empty() ? "" : ", by shares");
 }
 
 }  // namespace weft::broker::local

@@ -24,6 +24,7 @@ namespace weft::test {
 struct LocalShape {
   uint32_t replicas = 2, stages = 1;  // stages: of each replica
   uint64_t every = 3, steps = 24, begun_after = 0;
+  std::vector<uint64_t> shares{};
   uint64_t evaluate_every = 0;
   std::optional<uint64_t> checkpoint_steps{};
   double clip_norm = 0;
@@ -40,29 +41,45 @@ struct Dealt {
   uint64_t made = 0, made_before_round = 0;
   bool agrees = false;
 };
+// Steps of a round by replica, where so many are left.
+inline std::vector<uint64_t> counts_of(const LocalShape& shape, uint64_t left) {
+  std::vector<uint64_t> whole(shape.replicas, shape.every);
+  if (!shape.shares.empty()) whole = shape.shares;
+  uint64_t all = 0, more = 0;
+  for (const uint64_t share : whole) all += share;
+  if (left >= all) return whole;
+  std::vector<uint64_t> counts;
+  for (const uint64_t share : whole) more += counts.emplace_back(left * share / all);
+  for (uint32_t r = 0; more < left; ++r, ++more) ++counts[r];
+  return counts;
+}
 inline std::map<uint64_t, Dealt> deal(const LocalShape& shape) {
   std::map<uint64_t, Dealt> dealt;
   uint64_t inner = shape.begun_after;
   for (uint64_t before = shape.begun_after; before < shape.steps;) {
-    const uint64_t left = shape.steps - before, share = left / shape.replicas, more = left % shape.replicas;
-    std::vector<uint64_t> counts;
+    const std::vector<uint64_t> counts = counts_of(shape, shape.steps - before);
     uint64_t in_round = 0, longest = 0, working = 0;
-    for (uint32_t r = 0; r < shape.replicas; ++r) {
-      counts.push_back(share >= shape.every ? shape.every : share + (r < more ? 1 : 0));
-      in_round += counts.back();
-      longest = std::max(longest, counts.back());
-      working += counts.back() > 0;
+    for (const uint64_t count : counts) {
+      in_round += count;
+      longest = std::max(longest, count);
+      working += count > 0;
     }
     uint64_t made = before;
+    std::vector<uint64_t> own(shape.replicas, 0);
     for (uint64_t i = 0; i < longest; ++i) {
       Dealt& at = dealt[++inner];
       uint64_t first = before + 1;
-      for (const uint64_t count : counts) {
-        const bool makes = i < count;
-        at.steps.push_back(makes ? std::optional(first + i) : std::nullopt);
-        at.scheduled.push_back(makes ? std::optional(before + i * working + 1) : std::nullopt);
+      for (uint32_t r = 0; r < shape.replicas; ++r) {
+        // Its next one, as soon as it is behind an even pace; without shares, at once.
+        const bool makes = shape.shares.empty() ? i < counts[r] : own[r] * longest < (i + 1) * counts[r];
+        const uint64_t by_then = shape.shares.empty() ? own[r] * working
+                                 : makes              ? own[r] * longest / counts[r] * in_round / longest
+                                                      : 0;
+        at.steps.push_back(makes ? std::optional(first + own[r]) : std::nullopt);
+        at.scheduled.push_back(makes ? std::optional(before + by_then + 1) : std::nullopt);
         made += makes;
-        first += count;
+        own[r] += makes;
+        first += counts[r];
       }
       at.made = made;
       at.made_before_round = before;
@@ -112,6 +129,7 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
                              .steps = shape.steps,
                              .begun_after = shape.begun_after};
   local.terms.codec = compress::parse("int8").value();
+  local.terms.shares = shape.shares;
   plan->local_steps = local;
   dag::TrainingSpec& training = plan->training;
   training.steps = last_inner_step(local);

@@ -102,6 +102,11 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_EQ(exact.gradient_ranges, 4u);
   EXPECT_FALSE(exact.replicas.are_local());
   EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=4", "gradient_ranges=2"}).gradient_ranges, 2u);
+  const Job shares = parsed(kSmall, {"replicas=3", "sync={every: 30, shares: [30, 10, 4]}"});
+  EXPECT_EQ(shares.replicas.shares, (std::vector<uint64_t>{30, 10, 4}));
+  EXPECT_FALSE(shares.shares_by_speed);
+  const Job by_speed = parsed(kSmall, {"replicas=3", "sync={every: 30, shares: auto}"});
+  EXPECT_TRUE(by_speed.shares_by_speed && by_speed.replicas.shares.empty());
   const Job local = parsed(kSmall, {"replicas=4", "sync={every: 30, codec: \"topk:0.02:int4\"}"});
   EXPECT_EQ(local.gradient_ranges, 1u);
   EXPECT_EQ(local.replicas.every, 30u);

@@ -36,6 +36,18 @@ submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.o
 finish_job
 same_file "3 replicas, and a last round of 5 steps" "$work/three.local.onnx" "$work/out.onnx"
 
+# A replica that makes a third of the other's steps, also in a last round of 7 steps; then shares that the planner chose.
+terms shares 2 47 '{every: 6, shares: [2, 6], codec: "topk:0.05:int8"}'
+submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
+finish_job
+same_file "2 replicas, one of which makes fewer steps" "$work/shares.local.onnx" "$work/out.onnx"
+submit_job "$job" "${run[@]}" --set sync='{every: 6, shares: auto, codec: "topk:0.05:int8"}' --set "output=$work/out.onnx"
+finish_job
+chosen=$(grep -o 'shares: \[[0-9, ]*\]' "$work/events" | head -n 1)
+[ -n "$chosen" ] || fail "the plan does not say which shares it chose"
+terms chosen 2 47 "{every: 6, $chosen, codec: \"topk:0.05:int8\"}"
+same_file "2 replicas with $chosen, as the planner chose" "$work/chosen.local.onnx" "$work/out.onnx"
+
 # One of four peers with a stage of two replicas is killed; a fifth takes the stage.
 terms kill 2 96 '{every: 6, codec: int8}'
 start_peer e --device cpu:1 --listen 127.0.0.1:0

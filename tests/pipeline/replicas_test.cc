@@ -52,10 +52,11 @@ struct Case {
   std::string codec = "dense";
   replicas::OuterType outer = replicas::OuterType::Nesterov;
   double clip_norm = 0;
+  std::vector<uint64_t> shares{};
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ", " << c.replicas << " replicas every " << c.every << " of " << c.steps << ", "
-             << c.codec << ", clip " << c.clip_norm;
+             << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares");
 }
 
 configs::Job job_of(const Case& of) {
@@ -70,6 +71,7 @@ configs::Job job_of(const Case& of) {
   job.clip_norm = of.clip_norm;
   job.replicas = {.count = of.replicas, .every = of.every, .codec = compress::parse(of.codec).value()};
   job.replicas.outer.type = of.outer;
+  job.replicas.shares = of.shares;
   return job;
 }
 
@@ -334,7 +336,7 @@ class Seats {
     for (peer::SentShare& share : output.agreed)
       send(seat, share.to, share.header,
            value_or_fail(peer::decode_tensor(share.header, share.payload, world_.job.seed)));
-    const uint64_t made_none = own_step(local_, seat.replica, last_) ? 0 : 1;
+    const uint64_t made_none = last_ - own_steps_after(local_, seat.replica, last_);
     EXPECT_TRUE(task.kind != TaskKind::Snapshot || task.skipped_steps == made_none)
         << "inner steps less updates of the replica's optimizer";
     for (auto& named : output.snapshot) {
@@ -402,10 +404,13 @@ TEST_P(Replicas, EndInTheBitsOfOneExecutorWhateverTheOrderOfMessages) {
 
 INSTANTIATE_TEST_SUITE_P(
     Runs, Replicas,
-    testing::Values(Case{"residual"}, Case{"residual", 3, 2, 11, "int8"},
-                    Case{"residual", 2, 4, 9, "topk:0.05:int8", replicas::OuterType::Average},
-                    Case{"transformer", 4, 3, 26, "topk:0.02:int4"}, Case{"transformer", 2, 1, 6},
-                    Case{"transformer", 3, 5, 40, "int4", replicas::OuterType::Nesterov, 0.5}));
+    testing::Values(
+        Case{"residual"}, Case{"residual", 3, 2, 11, "int8"},
+        Case{"residual", 2, 4, 9, "topk:0.05:int8", replicas::OuterType::Average},
+        Case{"transformer", 4, 3, 26, "topk:0.02:int4"}, Case{"transformer", 2, 1, 6},
+        Case{"transformer", 3, 5, 40, "int4", replicas::OuterType::Nesterov, 0.5},
+        Case{"residual", 2, 5, 29, "int8", replicas::OuterType::Nesterov, 0, {5, 1}},
+        Case{"transformer", 3, 6, 43, "topk:0.05:int8", replicas::OuterType::Average, 0.5, {2, 6, 3}}));
 
 }  // namespace
 }  // namespace weft

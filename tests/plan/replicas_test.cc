@@ -35,17 +35,24 @@ std::set<uint32_t> devices_of(const Plan& plan) {
 void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
   ASSERT_EQ(plan.replicas.size(), request.count);
   std::set<uint32_t> used;
-  double slowest = 0;
-  for (const Plan& replica : plan.replicas) {
+  double slowest = 0, steps = 0;
+  if (request.by_speed || !request.shares.empty()) {
+    ASSERT_EQ(plan.shares.size(), request.count);
+    EXPECT_EQ(*std::max_element(plan.shares.begin(), plan.shares.end()), request.every);
+  }
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const Plan& replica = plan.replicas[r];
     test::expect_lawful(request.pipeline, replica);
     for (const uint32_t device : devices_of(replica))
       EXPECT_TRUE(used.insert(device).second) << "device " << device << " is in two replicas";
-    slowest = std::max(slowest, seconds(replica.predicted_step));
+    const auto share = static_cast<double>(plan.shares.empty() ? request.every : plan.shares[r]);
+    slowest = std::max(slowest, share * seconds(replica.predicted_step));
+    steps += share;
   }
   EXPECT_LE(used.size(), request.pipeline.cluster.devices().size());
   const auto every = static_cast<double>(request.every);
-  EXPECT_NEAR(seconds(plan.predicted_step) * every, every * slowest + seconds(plan.agreement),
-              1e-8 * every + 1e-6 * slowest);
+  const double round = seconds(plan.predicted_step) * steps / static_cast<double>(request.count);
+  EXPECT_NEAR(round, slowest + seconds(plan.agreement), 1e-8 * every + 1e-6 * slowest);
 
   const Graph& graph = *request.pipeline.graph;
   std::vector<std::string> trained;
@@ -118,6 +125,35 @@ TEST(ReplicasPlan, FastDevicesFarApartWorkAlone) {
   EXPECT_TRUE(plan.explanation.front().starts_with("2 replicas over 2 peers: ")) << plan.explanation.front();
   EXPECT_NE(plan.explanation.front().find(" times one pipeline; an agreement of "), std::string::npos);
   EXPECT_NE(plan.explanation.front().find(" every 30 steps takes "), std::string::npos);
+}
+
+TEST(ReplicasPlan, SharesFollowTheSpeedOfEachReplica) {
+  const Graph graph = test::training_graph("gpt");
+  ClusterView cluster({test::device("slow", 10), test::device("fast", 40), test::device("snail", 1)});
+  cluster.set_between(0, 0, {1e6, milliseconds(20), false});
+  ReplicasRequest request{
+      .pipeline = {.graph = &graph, .microbatches = 4, .cluster = cluster}, .count = 3, .every = 40};
+  const ReplicasPlan equal = planned(request);
+  EXPECT_TRUE(equal.shares.empty());
+  request.by_speed = true;
+  const ReplicasPlan plan = planned(request);
+  expect_lawful(request, plan);
+  ASSERT_EQ(plan.shares.size(), 3u);
+  EXPECT_NEAR(static_cast<double>(plan.shares[0]), 10, 2);
+  EXPECT_EQ(plan.shares[1], 40u);
+  EXPECT_EQ(plan.shares[2], 5u) << "an eighth at least";
+  EXPECT_LT(plan.predicted_step, equal.predicted_step);
+  EXPECT_NE(plan.explanation.front().find("; shares: ["), std::string::npos) << plan.explanation.front();
+  // Of shares that a run has the larger ones go to the faster.
+  request.by_speed = false;
+  request.shares = {40, 5, 10};
+  const ReplicasPlan kept = planned(request);
+  expect_lawful(request, kept);
+  EXPECT_EQ(kept.shares, request.shares);
+  EXPECT_EQ(devices_of(kept.replicas[0]), std::set<uint32_t>{1});
+  EXPECT_EQ(devices_of(kept.replicas[1]), std::set<uint32_t>{2});
+  request.shares = {40, 5};
+  EXPECT_EQ(make_replicas_plan(request).error().code, ErrorCode::InvalidArgument);
 }
 
 // No device holds the model alone: each replica is of neighbours.

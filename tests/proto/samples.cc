@@ -90,6 +90,12 @@ class Maker {
   void fill(replicas::LocalSteps& to) {
     to.terms.count = 1 + small();
     to.terms.every = 1 + small();
+    for (uint32_t replica = 0; chance() && replica < to.terms.count; ++replica)
+      to.terms.shares.push_back(to.terms.every - rng_.below(to.terms.every / 2 + 1));
+    if (to.terms.shares.size() != to.terms.count)
+      to.terms.shares.clear();
+    else
+      to.terms.shares.front() = to.terms.every;
     if (chance()) to.terms.codec = *compress::parse("topk:0.02:int4");
     pick(to.terms.outer.type, replicas::OuterType::Nesterov);
     to.terms.outer.learning_rate = rng_.normal();

@@ -39,6 +39,43 @@ TEST(LocalSteps, GoesOnFromWhereARunWas) {
   EXPECT_EQ(last_inner_step(run), 16u);
 }
 
+TEST(LocalSteps, ASlowReplicaMakesItsShareEvenly) {
+  LocalSteps run = local(2, 6, 20);
+  run.terms.shares = {2, 6};  // 1 2 | 3 to 8, 9 10 | 11 to 16, then 17 | 18 19 20
+  ASSERT_TRUE(is_valid(run));
+  EXPECT_EQ(last_inner_step(run), 15u);
+  EXPECT_EQ(own_step(run, 0, 1), (OwnStep{1, 1}));
+  EXPECT_EQ(own_step(run, 0, 2), std::nullopt);
+  EXPECT_EQ(own_step(run, 0, 4), (OwnStep{2, 5}));
+  EXPECT_EQ(own_step(run, 1, 6), (OwnStep{8, 7}));
+  EXPECT_EQ(own_step(run, 0, 7), (OwnStep{9, 9}));
+  EXPECT_EQ(own_step(run, 0, 13), (OwnStep{17, 17}));
+  EXPECT_EQ(own_step(run, 1, 15), (OwnStep{20, 19}));
+  EXPECT_EQ(steps_after(run, 3), 4u);
+  EXPECT_EQ(steps_after(run, 6), 8u);
+  EXPECT_EQ(own_steps_after(run, 0, 9), 3u);
+  EXPECT_EQ(own_steps_after(run, 1, 9), 9u);
+}
+
+TEST(LocalSteps, SharesThatCannotBe) {
+  const auto is_fine = [](std::vector<uint64_t> shares) {
+    LocalSteps run = local(2, 6, 20);
+    run.terms.shares = std::move(shares);
+    return is_valid(run);
+  };
+  EXPECT_TRUE(is_fine({6, 1}));
+  EXPECT_FALSE(is_fine({6}));
+  EXPECT_FALSE(is_fine({6, 6, 6}));
+  EXPECT_FALSE(is_fine({6, 0}));
+  EXPECT_FALSE(is_fine({5, 5}));
+  EXPECT_FALSE(is_fine({6, 7}));
+  LocalSteps far = local(2, 17, 100);
+  far.terms.shares = {17, 3};
+  EXPECT_TRUE(is_valid(far));
+  far.terms.shares = {17, 2};
+  EXPECT_FALSE(is_valid(far)) << "more than eight times as many";
+}
+
 // What the rounds deal one after the other is what the inner steps deal side by side: each step of the run
 // once, to the replica and at the place that its round says.
 TEST(LocalSteps, AreTheStepsOfTheRounds) {
@@ -47,29 +84,46 @@ TEST(LocalSteps, AreTheStepsOfTheRounds) {
   for (int run = 0; run < 300; ++run) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", run " + std::to_string(run));
     const uint64_t begun = rng.below(50);
-    const LocalSteps steps =
+    LocalSteps steps =
         local(1 + static_cast<uint32_t>(rng.below(9)), 1 + rng.below(12), begun + 1 + rng.below(300), begun);
+    if (run % 2 == 1) {
+      for (uint32_t r = 0; r < steps.terms.count; ++r)
+        steps.terms.shares.push_back(
+            std::max<uint64_t>((steps.terms.every + 7) / 8, 1 + rng.below(steps.terms.every)));
+      steps.terms.shares[rng.below(steps.terms.count)] = steps.terms.every;
+    }
     ASSERT_TRUE(is_valid(steps));
     std::vector<uint32_t> made(steps.steps + 1);
+    std::vector<uint64_t> own_steps(steps.terms.count);
     uint64_t inner = begun;
     for (uint64_t before = begun; before < steps.steps;) {
       const OuterRound round = next_round(steps.terms, before, steps.steps);
       const uint64_t most = *std::max_element(round.steps.begin(), round.steps.end());
+      std::vector<uint64_t> in_round(steps.terms.count);
       for (uint64_t i = 1; i <= most; ++i) {
         EXPECT_EQ(round_of(steps, inner + i), round);
         EXPECT_EQ(agrees_after(steps, inner + i), i == most);
         EXPECT_EQ(next_agreement(steps, inner + i), inner + most);
         for (uint32_t replica = 0; replica < steps.terms.count; ++replica) {
           const auto own = own_step(steps, replica, inner + i);
-          ASSERT_EQ(own.has_value(), round.steps[replica] >= i);
-          if (!own) continue;
-          const LocalStep place = locate(round, own->step);
-          EXPECT_EQ(place.replica, replica);
-          EXPECT_EQ(place.index, i - 1);
-          EXPECT_EQ(place.scheduled, own->scheduled);
-          ++made[own->step];
+          if (own) {
+            const LocalStep place = locate(round, own->step);
+            EXPECT_EQ(place.replica, replica);
+            EXPECT_EQ(place.index, in_round[replica]);
+            EXPECT_EQ(place.scheduled, own->scheduled);
+            EXPECT_GT(own->scheduled, round.steps_before);
+            if (run % 2 == 1) {
+              EXPECT_LE(own->scheduled, round.steps_after());
+            }
+            ++made[own->step], ++in_round[replica], ++own_steps[replica];
+          }
+          EXPECT_EQ(own_steps_after(steps, replica, inner + i), own_steps[replica]);
+          // Never a whole step away from going on evenly; never behind.
+          EXPECT_GE(in_round[replica] * most, i * round.steps[replica]);
+          EXPECT_LT(in_round[replica] * most, i * round.steps[replica] + most);
         }
       }
+      EXPECT_EQ(in_round, round.steps);
       inner += most;
       before = round.steps_after();
       EXPECT_EQ(steps_after(steps, inner), before);

@@ -23,6 +23,15 @@ TEST(OuterRound, TheLastIsDealtAsEquallyAsItCanBe) {
   EXPECT_EQ(next_round({.count = 4, .every = 30}, 120, 122).steps, (std::vector<uint64_t>{1, 1, 0, 0}));
 }
 
+TEST(OuterRound, TheLastIsDealtByShares) {
+  const ReplicaTerms terms{.count = 3, .every = 6, .shares = {6, 2, 4}};
+  EXPECT_EQ(next_round(terms, 12, 100).steps, (std::vector<uint64_t>{6, 2, 4}));
+  EXPECT_EQ(next_round(terms, 12, 18).steps, (std::vector<uint64_t>{3, 1, 2}));
+  EXPECT_EQ(next_round(terms, 12, 19).steps, (std::vector<uint64_t>{4, 1, 2}));
+  EXPECT_EQ(next_round(terms, 12, 13),
+            (OuterRound{.steps_before = 12, .steps = {1, 0, 0}, .side_by_side = 1, .dealt = {1, 0, 0}}));
+}
+
 TEST(OuterRound, OneReplicaReadsTheScheduleAsOneMachineDoes) {
   const OuterRound round = next_round({.count = 1, .every = 5}, 10, 100);
   for (uint64_t step = 11; step <= 15; ++step) EXPECT_EQ(locate(round, step).scheduled, step);

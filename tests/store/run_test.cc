@@ -128,9 +128,11 @@ TEST_F(RunTest, StagesOfRealModelsComeBackAsTheyWere) {
 
 TEST_F(RunTest, ReplicasWithLocalStepsComeBack) {
   CheckpointCommitted saved{.job = 1, .step = 3};
-  const std::shared_ptr<PlannedRun> plan = test::local_plan({.replicas = 2, .stages = 2}, &saved);
+  const std::shared_ptr<PlannedRun> plan =
+      test::local_plan({.replicas = 2, .stages = 2, .shares = {1, 3}}, &saved);
   append(RunStarted{1, 1, plan});
   const StoredJob found = job();
+  EXPECT_EQ(found.shares, (std::vector<uint64_t>{1, 3}));
   ASSERT_TRUE(found.run);
   EXPECT_EQ(found.run->plan->local_steps, plan->local_steps);
   EXPECT_EQ(found.run->plan->training.steps, plan->training.steps);
