@@ -16,7 +16,6 @@
 #include "plan/owners.h"
 #include "plan/plan.h"
 #include "plan/refusal.h"
-#include "replicas/terms.h"
 
 namespace weft::plan {
 namespace {
@@ -270,7 +269,7 @@ class ReplicasSearch {
       const double fastest =
           seconds((*std::min_element(found.plans.begin(), found.plans.end(), faster))->predicted_step);
       // A machine that is slower yet holds the others up.
-      const uint64_t least = (request_.every + replicas::kShareRatioMax - 1) / replicas::kShareRatioMax;
+      const uint64_t least = (request_.every + request_.share_ratio_max - 1) / request_.share_ratio_max;
       for (const Plan* plan : found.plans) {
         const double pace = std::min(1.0, fastest / std::max(1e-12, seconds(plan->predicted_step)));
         const auto share = static_cast<uint64_t>(pace * static_cast<double>(request_.every) + 1e-6);

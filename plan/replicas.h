@@ -15,12 +15,13 @@ namespace weft::plan {
 struct ReplicasRequest {
   PlanRequest pipeline{};  // of one replica; its cluster has the devices of all
   uint32_t count = 1;
-  uint64_t every = 1;  // steps that each makes alone before all agree
+  uint64_t every = 1;       // steps that each makes alone before all agree
+  compress::Codec codec{};  // of what they tell each other
   // By replica: of these, how many it makes (replicas::ReplicaTerms); empty: all of them.
   std::vector<uint64_t> shares{};
-  bool by_speed = false;    // where there are none: as many as each makes in the time of the fastest
-  compress::Codec codec{};  // of what they tell each other
-  bool compares = false;    // with one pipeline over all devices, for the explanation
+  bool by_speed = false;         // where there are none: as many as each makes in the time of the fastest
+  uint64_t share_ratio_max = 8;  // so many times the smallest share may the largest be
+  bool compares = false;         // with one pipeline over all devices, for the explanation
 };
 
 // A trained weight or a running statistic.

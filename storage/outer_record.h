@@ -2,6 +2,7 @@
 // further one is a round:
 //   {"kind":"weft-rounds","format":1,"graph":"<sha-256>","seed":0,"batch_size":64,"replicas":4,"sync":"..."}
 //   {"steps_before":0,"steps":[30,30,30,30],"side_by_side":4}
+// and, where replicas have shares, "dealt", which says what each was to make.
 #pragma once
 
 #include <cstdint>

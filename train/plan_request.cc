@@ -68,9 +68,10 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
   return plan::ReplicasRequest{.pipeline = pipeline,
                                .count = job.replicas.count,
                                .every = job.replicas.every,
+                               .codec = job.replicas.codec,
                                .shares = job.replicas.shares,
                                .by_speed = job.shares_by_speed,
-                               .codec = job.replicas.codec};
+                               .share_ratio_max = replicas::kShareRatioMax};
 }
 
 }  // namespace weft::train

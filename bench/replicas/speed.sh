@@ -4,10 +4,11 @@
 # each in a region of its own behind an emulated line; their devices compute nothing and take as long as TYPE would.
 #   bench/replicas/speed.sh [RATE...]      8Mbit 20Mbit 100Mbit
 # HOMES (6) peers; DEVICE (null:gtx1080ti/16), WIDTH (512), LAYERS (4), LENGTH (192) and BATCH (16) say what a step takes:
-# 0.12 s on one. SECONDS_EACH (60): how long each is watched once it runs. A rate takes 3 minutes.
+# 0.12 s on one. SLOW (0): so many of the homes have SLOW_DEVICE (null:gtx1080ti/48), and replicas run once more with shares
+# of a round by speed. SECONDS_EACH (60): how long each is watched once it runs. A rate takes 3 minutes.
 rates=("${@:-8Mbit}"); [ $# -gt 0 ] || rates=(8Mbit 20Mbit 100Mbit)
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
-homes=${HOMES:-6} device=${DEVICE:-null:gtx1080ti/16} batch=${BATCH:-16} each=${SECONDS_EACH:-60} every=${EVERY:-30}
+homes=${HOMES:-6} slow=${SLOW:-0} slow_device=${SLOW_DEVICE:-null:gtx1080ti/48} device=${DEVICE:-null:gtx1080ti/16} batch=${BATCH:-16} each=${SECONDS_EACH:-60} every=${EVERY:-30}
 cluster_begin
 made_model_job <<YAML
 data:
@@ -47,17 +48,19 @@ for rate in "${rates[@]}"; do
     done
   } >"$work/lines.yaml"
   best=
-  for as in best replicas; do
+  for as in best replicas $([ "$slow" -eq 0 ] || echo shares); do
     start_broker
     for ((i = 0; i < homes; ++i)); do
-      start_peer "home$i" --device "$device" --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$i" --as "home$i"
+      start_peer "home$i" --device "$([ "$i" -lt "$slow" ] && echo "$slow_device" || echo "$device")" --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$i" --as "home$i"
     done
     for ((i = 0; i < homes; ++i)); do wait_for_log "$work/home$i.log" 'info joined'; done
     if [ "$as" = best ]; then
       samples_a_second --set compression.policy=auto
       best=$RATE
     else
-      samples_a_second --set "replicas=$homes" --set "sync={every: $every, codec: 'topk:0.02:int4'}"
+      shares=
+      [ "$as" = replicas ] || shares=', shares: auto'
+      samples_a_second --set "replicas=$homes" --set "sync={every: $every, codec: 'topk:0.02:int4'$shares}"
     fi
     printf '%-9s %-9s %10s %10.1f %7s  %s\n' "$rate" "$as" "$RATE" "$PREDICTED" "$(awk -v a="$RATE" -v b="$best" 'BEGIN { printf "%.2f", a / b }')" "$PLAN"
     end_cluster

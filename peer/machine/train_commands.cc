@@ -48,6 +48,16 @@ std::vector<Arrivals::Range> data_of_steps(const AssignStage& assign, uint64_t f
 
 }  // namespace
 
+bool is_empty_step(const AssignStage& assign, uint64_t step) {
+  if (assign.training.empty_steps.empty()) return false;
+  const auto at = step_of_run(assign, step);
+  return at && assign.training.is_empty(at->step);
+}
+
+bool is_idle_step(const AssignStage& assign, uint64_t step) {
+  return assign.local && !step_of_run(assign, step) && !agrees_after(assign, step);
+}
+
 Status check_command(const AssignStage& assign, const Command& command, uint64_t granted) {
   if (is_forward(command)) return check_forward(command, granted);
   if (command.kind == CommandKind::Finish) return {};

@@ -21,6 +21,11 @@ constexpr proto::ProgramKind program_of(const proto::Command& forward) {
 // nullptr: it was not assigned.
 const proto::StageProgram* find_program(const proto::AssignStage& assign, proto::ProgramKind kind);
 
+// Nothing of it counts in the loss.
+bool is_empty_step(const proto::AssignStage& assign, uint64_t step);
+// It has no task: the replica makes none of its own in it, and nobody agrees after it.
+bool is_idle_step(const proto::AssignStage& assign, uint64_t step);
+
 // `granted`: the last step that commands before it let the stage make. InvalidArgument: no broker that keeps
 // the protocol says that.
 Status check_command(const proto::AssignStage& assign, const proto::Command& command, uint64_t granted);

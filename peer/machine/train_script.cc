@@ -58,17 +58,11 @@ Status TrainScript::on_command(const Command& command) {
   return {};
 }
 
-bool TrainScript::is_empty(uint64_t step) const {
-  if (assignment_->training.empty_steps.empty()) return false;
-  const auto at = step_of_run(*assignment_, step);
-  return at && assignment_->training.is_empty(at->step);
-}
-
 Status TrainScript::on_norm(const proto::GradientNorm& norm) {
   if (norm.step <= completed_) return {};
   if (norm.step > granted_ || norm.step > completed_ + Arrivals::kStepsAhead)
     return refuse("a gradient norm of a step that is not under way");
-  if (norm.skip && !assignment_->training.skips_diverged() && !is_empty(norm.step))
+  if (norm.skip && !assignment_->training.skips_diverged() && !is_empty_step(*assignment_, norm.step))
     return refuse("a step to be skipped of a job that skips none");
   decisions_[norm.step] = {norm.norm, norm.skip};
   return {};
@@ -107,18 +101,14 @@ std::optional<Task> TrainScript::next_segment(ProgramKind kind, uint64_t step, u
               .last_segment = choice->segment + 1 == segments};
 }
 
-// A step without any task: the replica makes none in it, and nobody agrees after it.
-bool TrainScript::is_idle(uint64_t step) const {
-  return assignment_->local && !step_of_run(*assignment_, step) && !agrees_after(*assignment_, step);
-}
-
-// Those whose turn has come are done.
-void TrainScript::finish_idle_steps(Instant now) {
-  while (completed_ < given_.step && is_idle(completed_ + 1)) count_step(now, {});
+// One that is given lacks nothing to be done, for what comes before is.
+bool TrainScript::has_idle_step() const {
+  return completed_ < given_.step && is_idle_step(*assignment_, completed_ + 1);
 }
 
 std::optional<Task> TrainScript::next_of_step(uint64_t last) {
-  while (!given_.updated && given_.step < last && is_idle(given_.step + 1)) end_given_step();
+  while (!given_.updated && given_.step < last && is_idle_step(*assignment_, given_.step + 1))
+    end_given_step();
   if (given_.step == last) return std::nullopt;
   const uint64_t step = given_.step + 1;
   if (!given_.updated && step_of_run(*assignment_, step)) {
@@ -160,7 +150,7 @@ std::optional<Task> TrainScript::next_update(uint64_t step) {
       .kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .skipped_steps = given_.skipped};
   if (!assignment_->training.decides_together()) {
     update.with_squares = true;
-    update.skip = is_empty(step);
+    update.skip = is_empty_step(*assignment_, step);
     return update;
   }
   if (!std::exchange(given_.squares, true))
@@ -233,7 +223,7 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
     if (copies(command) && !may_copy) return std::nullopt;
     bool all_given = false;
     auto task = next_of(command, all_given);
-    finish_idle_steps(now);
+    if (has_idle_step()) finish_step(now, {});
     if (task) {
       task->sequence = command.sequence;
       task->durable = command.kind != CommandKind::CopyState;
@@ -318,14 +308,12 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
   drop_carried_out();
 }
 
-void TrainScript::finish_step(Instant now, const TaskOutcome& update) {
-  count_step(now, update);
-  finish_idle_steps(now);
-}
-
-void TrainScript::count_step(Instant now, const TaskOutcome& update) {
-  reports_.push_back(tally_.finish(++completed_, update, now));
-  decisions_.erase(completed_);
+// And those without a task that come next.
+void TrainScript::finish_step(Instant now, TaskOutcome update) {
+  do {
+    reports_.push_back(tally_.finish(++completed_, std::exchange(update, {}), now));
+    decisions_.erase(completed_);
+  } while (has_idle_step());
 }
 
 void TrainScript::on_segment_done(const Task& task, const TaskOutcome& outcome) {

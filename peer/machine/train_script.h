@@ -92,12 +92,10 @@ class TrainScript {
   };
 
   uint32_t microbatches() const { return assignment_->training.microbatches(); }
-  bool is_empty(uint64_t step) const;  // nothing counts in its loss
 
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step(uint64_t last);
-  bool is_idle(uint64_t step) const;
-  void finish_idle_steps(Instant now);
+  bool has_idle_step() const;
   std::optional<Task> next_update(uint64_t step);
   std::optional<Task> next_of_agreement(uint64_t step);
   void end_given_step();
@@ -107,8 +105,7 @@ class TrainScript {
   void end_wait(Instant now, const Task& task);
 
   void on_segment_done(const Task& task, const TaskOutcome& outcome);
-  void finish_step(Instant now, const TaskOutcome& update);
-  void count_step(Instant now, const TaskOutcome& update);
+  void finish_step(Instant now, TaskOutcome update);
   void on_squares_done(const Task& task, const TaskOutcome& outcome);
   void finish_microbatch(const MicrobatchKey& key);
   void finish_forward();

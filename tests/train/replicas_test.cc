@@ -34,6 +34,7 @@ std::unique_ptr<peer::Backend> one_cpu(int threads = 1) {
 
 constexpr const char* kSgd = "optimizer={type: sgd, learning_rate: 0.05}";
 constexpr const char* kCompressed = "sync={every: 3, codec: \"topk:0.05:int4\"}";
+constexpr const char* kShares = "sync={every: 4, shares: [2, 4], codec: \"topk:0.1:int8\"}";
 
 class Replicas : public testing::Test {
  protected:
@@ -175,16 +176,17 @@ TEST_F(Replicas, GoOnFromACheckpointToTheSameBytes) {
 
 // A stop ends the round early: nothing is lost, and the record says what was.
 TEST_F(Replicas, AreStoppedAtAnyStepAndTheirRecordMakesTheBytesAgain) {
-  for (const uint64_t stop_in : {1, 4, 5, 6, 8}) {
+  for (const uint64_t stop_in : {1, 4, 5, 6, 8, 10}) {
     SCOPED_TRACE(stop_in);
     const std::string name = "stopped" + std::to_string(stop_in) + ".onnx";
-    const auto stops = job("gpt3", {"steps=13", "replicas=2", kCompressed}, name);
+    const char* sync = stop_in % 2 == 0 ? kShares : kCompressed;
+    const auto stops = job("gpt3", {"steps=13", "replicas=2", sync}, name);
     EXPECT_TRUE(run(stops, {}, stop_in).bytes.empty());
     const Run rest = run(stops, {.resume = train::checkpoint_folder(stops)});
     EXPECT_EQ(rest.steps.front().step, stop_in + 1);
     ASSERT_FALSE(rest.bytes.empty());
     const auto record = train::record_file(stops);
-    const auto again = job("gpt3", {"steps=13", "replicas=2", kCompressed}, "again" + name);
+    const auto again = job("gpt3", {"steps=13", "replicas=2", sync}, "again" + name);
     EXPECT_TRUE(rest.bytes == run(again, {.resume = {}, .replay = record}).bytes);
     EXPECT_EQ(test::read_file(record), test::read_file(train::record_file(again)));
   }
@@ -287,7 +289,7 @@ TEST_F(Replicas, AreRefusedARecordThatIsNotTheirs) {
 }
 
 TEST_F(Replicas, ADamagedRecordIsAnErrorWithItsLine) {
-  const auto made = job("gpt3", {"steps=9", "replicas=2", kCompressed}, "made.onnx");
+  const auto made = job("gpt3", {"steps=9", "replicas=2", "sync={every: 3, shares: [3, 3]}"}, "made.onnx");
   run(made);
   const std::string whole = test::read_file(train::record_file(made));
   const auto path = scratch_.folder() / "damaged.jsonl";
@@ -310,6 +312,8 @@ TEST_F(Replicas, ADamagedRecordIsAnErrorWithItsLine) {
         with("\"steps\":[3,3]", "\"steps\":[0,0]"),
         with("\"steps\":[3,3]", "\"steps\":[18446744073709551615,3]"),
         with("\"steps\":[3,3]", "\"steps\":[-1,3]"), with("\"side_by_side\":2", "\"side_by_side\":3"),
+        with("\"dealt\":[3,3]", "\"dealt\":[3]"), with("\"dealt\":[3,3]", "\"dealt\":[3,2]"),
+        with("\"dealt\":[3,3]", "\"dealt\":[3,3000000000]"), with("\"dealt\":[3,3]", "\"dealt\":3"),
         with("\"steps_before\":6", "\"steps_before\":5")}) {
     const auto record = read(text);
     ASSERT_FALSE(record.has_value()) << text;
