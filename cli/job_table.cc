@@ -75,7 +75,8 @@ std::string line_of_safety(const proto::JobStatus& job) {
     text = has_ended(job.state) ? "no checkpoint, " : "no checkpoint yet, ";
   if (job.recovery_step > job.checkpoint_step)
     text += fmt::format("copies after step {}, ", job.recovery_step);
-  return text + fmt::format("{} recoveries, plan {}", job.recoveries, job.plan_version);
+  return text + fmt::format("{} {}, plan {}", job.recoveries, job.recoveries == 1 ? "recovery" : "recoveries",
+                            job.plan_version);
 }
 
 }  // namespace

@@ -143,6 +143,8 @@ Result<int> run_plan(const PlanOptions& options) {
                    : put(text_comparison(job, cluster, *comparison));
   } else {
     WEFT_TRY(plan, plan::make_plan(request));
+    const std::string gain = train::describe_replicas_gain(job.job, job.graph, request, *plan);
+    if (!gain.empty()) plan->explanation.insert(plan->explanation.begin() + 1, gain);
   }
   const PlanShown shown{&job, &cluster, &*plan, stage_facts(job.graph, *plan)};
   if (!options.compare)

@@ -155,6 +155,7 @@ class ReplicasSearch {
 
   void look_at(const Group& devices) {
     consider(fastest_alone(devices));
+    if (request_.only_alone) return;
     for (const Groups& groups : propose_groups(request_.pipeline, speeds_, devices, request_.count, least_))
       consider(groups);
   }

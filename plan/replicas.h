@@ -22,6 +22,7 @@ struct ReplicasRequest {
   bool by_speed = false;         // where there are none: as many as each makes in the time of the fastest
   uint64_t share_ratio_max = 8;  // so many times the smallest share may the largest be
   bool compares = false;         // with one pipeline over all devices, for the explanation
+  bool only_alone = false;       // looks at replicas of one device each alone, which is quick
 };
 
 // A trained weight or a running statistic.

@@ -1,5 +1,7 @@
 #include "train/plan_request.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "dag/state.h"
@@ -72,6 +74,32 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .shares = job.replicas.shares,
                                .by_speed = job.shares_by_speed,
                                .share_ratio_max = replicas::kShareRatioMax};
+}
+
+std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& training,
+                                   const plan::PlanRequest& pipeline, const plan::Plan& plan) {
+  constexpr size_t kReplicasTried = 8;
+  constexpr double kWorthSaying = 1.5;
+  const auto count = static_cast<uint32_t>(std::min(kReplicasTried, pipeline.cluster.devices().size()));
+  if (job.task != configs::Task::Train || job.replicas != replicas::ReplicaTerms{} || count < 2 ||
+      !job.placement.pins.empty())
+    return {};
+  configs::Job with = job;
+  with.replicas = {.count = count, .every = 30, .codec = compress::parse("topk:0.02:int4").value()};
+  if (!check_agreed(with, training)) return {};
+  plan::PlanRequest own = pipeline;
+  own.agreed_slots = agreed_slots(with.replicas);
+  auto request = replicas_request(with, own);
+  request->only_alone = true;
+  const auto other = plan::make_replicas_plan(*request);
+  if (!other) return {};
+  const double gain = count * seconds(plan.predicted_step) / std::max(1e-12, seconds(other->predicted_step));
+  if (gain < kWorthSaying) return {};
+  char times[32];
+  std::snprintf(times, sizeof times, "%.2g", gain);
+  return std::to_string(count) + " replicas, which agree every 30 steps, would take " + times +
+         " times as many samples a second: replicas: " + std::to_string(count) +
+         ", sync: {every: 30, codec: \"topk:0.02:int4\"}; it changes what is learned";
 }
 
 }  // namespace weft::train

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -30,5 +31,11 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
 // one of them, with the devices of all.
 std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                                       const plan::PlanRequest& pipeline);
+
+// What replicas with local steps would gain over that plan of one pipeline, in words for people; empty:
+// little, or the job cannot have them as it is, or no device holds the model alone. `pipeline`: what the plan
+// was made from; `training`: the graph that is trained.
+std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& training,
+                                   const plan::PlanRequest& pipeline, const plan::Plan& plan);
 
 }  // namespace weft::train

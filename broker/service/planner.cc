@@ -160,14 +160,16 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
     return plan::make_replicas_plan(*replicas);
   }
   WEFT_TRY(plan::Plan plan, plan::make_plan(asked));
+  const auto say = [&](const std::string& gain) {
+    if (!gain.empty()) plan.explanation.insert(plan.explanation.begin() + 1, gain);
+  };
+  if (compares) say(train::describe_replicas_gain(job, graph, asked, plan));
   if (compares && job.task == configs::Task::Train &&
       job.compression.policy == plan::CompressionPolicy::None) {
     // What `auto` would reach, nearly: one plan more, not three.
     asked.compression = {.policy = plan::CompressionPolicy::Uniform,
                          .codec = compress::parse("int6").value()};
-    if (const auto other = plan::make_plan(asked))
-      if (const std::string gain = plan::describe_gain(plan, *other); !gain.empty())
-        plan.explanation.insert(plan.explanation.begin() + 1, gain);
+    if (const auto other = plan::make_plan(asked)) say(plan::describe_gain(plan, *other));
   }
   return plan::alone(std::move(plan));
 }

@@ -12,6 +12,7 @@
 #include "plan/free_links.h"
 #include "plan/strategy.h"
 #include "tests/cli/planned.h"
+#include "train/plan_request.h"
 
 namespace weft::cli {
 namespace {
@@ -76,6 +77,33 @@ TEST_F(Plan, ExcludedPeersAreNotInTheCluster) {
   EXPECT_EQ(on.view.link(0, 1).bytes_per_second, over);
   ASSERT_FALSE(on.notes.empty());
   EXPECT_EQ(on.notes.back(), "2 of 4 peers are excluded by the job");
+}
+
+TEST_F(Plan, SaysWhatReplicasWouldGain) {
+  const std::string device = "peak_flops: {fp32: 1e10}, memory_bandwidth: 1e10, memory: 1GiB";
+  const PlanCluster on =
+      cluster("devices: [{name: a, " + device + ", region: here}, {name: b, " + device +
+              ", region: there}, {name: c, " + device +
+              ", region: yonder}]\nregions: {within: {round_trip_ms: 1, bandwidth: 10Gbit}, "
+              "between: [{from: here, to: there, round_trip_ms: 40, bandwidth: 5Mbit}, {from: "
+              "here, to: yonder, round_trip_ms: 40, bandwidth: 5Mbit}, {from: there, to: "
+              "yonder, round_trip_ms: 40, bandwidth: 5Mbit}]}\n");
+  const auto gain = [&](std::vector<std::string> sets) {
+    sets.insert(sets.end(), {"batch_size=64", "microbatch_size=8"});
+    const auto job = open(write(hollow_chain(6, 256)), sets);
+    if (!job) return job.error().message;
+    plan::PlanRequest request = job->request();
+    request.cluster = on.view;
+    const auto plan = plan::make_plan(request);
+    return plan ? train::describe_replicas_gain(job->job, job->graph, request, *plan) : plan.error().message;
+  };
+  const std::string said = gain({});
+  EXPECT_TRUE(said.starts_with("3 replicas, which agree every 30 steps, would take ")) << said;
+  EXPECT_NE(said.find("replicas: 3, sync: {every: 30, codec: \"topk:0.02:int4\"}"), std::string::npos)
+      << said;
+  EXPECT_EQ(gain({"replicas=2"}), "") << "it has said what it wants";
+  EXPECT_EQ(gain({"placement={pin: [{op: inputs, peer: a}]}"}).find("3 replicas"), std::string::npos);
+  EXPECT_EQ(gain({"placement={owner: 0.6}"}).find("3 replicas"), std::string::npos);
 }
 
 TEST_F(Plan, OneOwnersMachinesHoldOnlyAShare) {

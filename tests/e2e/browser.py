@@ -8,6 +8,10 @@ import time
 PATIENCE = 60 * int(os.environ.get("SLOWER", "1"))  # seconds, which only a hang reaches
 
 
+class Navigated(SystemExit):
+    """The document went away while it was asked."""
+
+
 class Browser:
     def __init__(self, program, folder):
         ours_read, theirs_write = os.pipe()
@@ -65,6 +69,8 @@ class Browser:
                 raise SystemExit(f"FAILED: the browser does not answer {method}")
         answer = self.answers.pop(number)
         if "error" in answer:
+            if any(word in answer["error"]["message"] for word in ("navigated or closed", "context was destroyed")):
+                raise Navigated(f"FAILED: {method}: {answer['error']}")
             raise SystemExit(f"FAILED: {method}: {answer['error']}")
         return answer["result"]
 
@@ -111,7 +117,14 @@ class Page:
           }};
           look();
         }})"""
-        took = self.run(script, limit + PATIENCE)
+        until = time.monotonic() + limit
+        while True:
+            try:
+                took = self.run(script, limit + PATIENCE)
+                break
+            except Navigated:  # the next document is looked at instead
+                if time.monotonic() > until:
+                    raise
         if took < 0:
             shown = self.run("document.body.innerText.slice(0, 3000)")
             raise SystemExit(f"FAILED: {what}: not within {limit} s. The page:\n{shown}")
