@@ -72,15 +72,26 @@ std::string json_saving(const proto::JobStatus& s) {
                      s.saving_bytes.value, s.saved_bytes.value);
 }
 
+// Of replicas that make local steps.
+std::string json_replicas(const proto::JobStatus& s) {
+  if (s.replica_steps.empty()) return "null";
+  std::string steps;
+  for (const uint64_t own : s.replica_steps) steps += (steps.empty() ? "" : ",") + std::to_string(own);
+  const bool agreed = s.agreed_step > 0;
+  return fmt::format(R"({{"steps":[{}],"agreed_after_step":{},"agreed_seconds_ago":{}}})", steps,
+                     agreed ? std::to_string(s.agreed_step) : "null",
+                     agreed ? json_number(s.seconds_since_agreement) : "null");
+}
+
 }  // namespace
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"saving":{},"plan_version":{},"plan":{},"stages":{},"comparison":{},"submitter":{}}})",
+      R"({{"event":"status","name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"submitted":{},"ended":{},"evaluation":{},"saving":{},"replicas":{},"plan_version":{},"plan":{},"stages":{},"comparison":{},"submitter":{}}})",
       json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
       s.recovery_step, s.recoveries, s.equal_bits, json_time(s.submitted_unix_ms), json_time(s.ended_unix_ms),
-      json_evaluation(s), json_saving(s), s.plan_version, json_list(s.plan, json_string),
+      json_evaluation(s), json_saving(s), json_replicas(s), s.plan_version, json_list(s.plan, json_string),
       json_list(s.stages, json_stage), json_comparison(s.comparison), json_string(s.submitter));
 }
 

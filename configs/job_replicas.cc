@@ -39,6 +39,7 @@ void read_shares(MapReader& sync, const Node& node, Job& job) {
     return;
   }
   std::vector<uint64_t> shares;
+  shares.reserve(node.items.size());
   for (const Node& item : node.items)
     shares.push_back(sync.parse_count(item, "shares", 1, replicas::kShareMax).value_or(1));
   if (shares.size() != terms.count)

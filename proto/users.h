@@ -112,8 +112,8 @@ struct JobStatus {
   bool equal_bits = true;           // all stages of one fingerprint so far
   std::vector<std::string> plan{};  // the planner's explanation
   std::vector<StageStatus> stages{};
-  LinkComparison comparison{};  // the last
-  std::string submitter{};      // as the submission has it
+  LinkComparison comparison{};                       // the last
+  std::string submitter{};                           // as the submission has it
   int64_t submitted_unix_ms = 0, ended_unix_ms = 0;  // 0: not yet, or not known
   // The last evaluation: after which step, and what it gave. 0: none.
   uint64_t evaluated_step = 0;
@@ -122,6 +122,11 @@ struct JobStatus {
   // of them the broker has.
   uint64_t saving_step = 0;
   Bytes saving_bytes{}, saved_bytes{};
+  // Of replicas that make local steps: how many each makes of a round, the step after which all agreed last
+  // (0: not yet), and how long ago that was. Empty: of no such run, or nobody is at work.
+  std::vector<uint64_t> replica_steps{};
+  uint64_t agreed_step = 0;
+  double seconds_since_agreement = 0;
 };
 // How others come to a peer.
 enum class Reach : uint8_t {

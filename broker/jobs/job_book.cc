@@ -173,6 +173,14 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
       status.saving_bytes = saving->bytes;
       status.saved_bytes = saving->saved;
     }
+    if (const auto& local = run.plan().local_steps) {
+      for (uint32_t replica = 0; replica < local->terms.count; ++replica)
+        status.replica_steps.push_back(local->terms.share(replica));
+      if (const auto& agreed = run.agreed()) {
+        status.agreed_step = run.inner().made(agreed->step);
+        status.seconds_since_agreement = seconds(step_.now.monotonic - agreed->at);
+      }
+    }
     for (proto::StageStatus& stage : status.stages) {
       const Peer& peer = pool.at(stage.peer);
       stage.peer_name = peer.name;

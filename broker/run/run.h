@@ -97,6 +97,7 @@ class Run {
   uint64_t granted_step() const { return steps_.granted(); }
   uint64_t evaluated_step() const { return forward_.evaluated(); }  // of the run, as in events
   const std::map<std::string, double>& metrics() const { return forward_.metrics(); }
+  const std::optional<Steps::Agreed>& agreed() const { return steps_.agreed(); }
   double last_loss() const { return steps_.last_loss(); }
   double samples_per_second() const { return steps_.samples_per_second(); }
   const std::vector<proto::StageStatus>& stages() const { return steps_.stages(); }

@@ -263,6 +263,7 @@ Steps::Committed Steps::commit(Instant now) {
   WEFT_CHECK(next_done().has_value());
   const uint64_t number = committed_ = steps_.begin()->first;
   const InProgress& step = steps_.begin()->second;
+  if (inner_.are_local() && inner_.is_whole(number)) agreed_ = Agreed{number, now};
   const double elapsed = seconds(now - last_commit_);
   last_commit_ = now;
   // Shown to people: smoothed, because commits come in bunches.

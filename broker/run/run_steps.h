@@ -76,6 +76,12 @@ class Steps {
 
   uint64_t granted() const { return granted_; }
   uint64_t committed() const { return committed_; }
+  // The last one after which replicas agreed, and when that was committed.
+  struct Agreed {
+    uint64_t step = 0;
+    Instant at{};
+  };
+  const std::optional<Agreed>& agreed() const { return agreed_; }
   uint64_t recorded() const { return recorded_; }
   bool all_granted() const { return granted_ == plan_->training.steps; }
   double last_loss() const { return last_loss_; }  // that was finite
@@ -123,6 +129,7 @@ class Steps {
   InnerSteps inner_;
   std::vector<uint32_t> replica_of_;  // by stage
   uint64_t granted_, committed_;
+  std::optional<Agreed> agreed_{};
   uint64_t recorded_;                       // of the run
   std::map<uint64_t, InProgress> steps_;    // not committed, of which something was said
   std::map<uint64_t, Instant> granted_at_;  // by the step that a grant ends with

@@ -222,6 +222,9 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   to.set_saving_step(from.saving_step);
   to.set_saving_bytes(static_cast<uint64_t>(from.saving_bytes.value));
   to.set_saved_bytes(static_cast<uint64_t>(from.saved_bytes.value));
+  put_plain(from.replica_steps, *to.mutable_replica_steps());
+  to.set_agreed_step(from.agreed_step);
+  to.set_seconds_since_agreement(from.seconds_since_agreement);
 }
 Status get(const wire::JobStatus& from, JobStatus& to) {
   WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
@@ -251,6 +254,9 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   read.bytes(from.saving_bytes(), to.saving_bytes, "saving_bytes");
   read.bytes(from.saved_bytes(), to.saved_bytes, "saved_bytes");
   read.require(to.saved_bytes <= to.saving_bytes, "saved_bytes", "more than there are");
+  read.numbers(from.replica_steps(), to.replica_steps, kReplicasMax, "replica_steps");
+  to.agreed_step = from.agreed_step();
+  to.seconds_since_agreement = from.seconds_since_agreement();
   return read.status();
 }
 

@@ -67,4 +67,10 @@ until [ "$(job_state)" = stopped ]; do sleep 0.1; done
 until [ "$(job_state)" = finished ]; do sleep 0.1; done
 "$weft" fetch "$job_number" -o "$work/out.onnx" >>"$work/stop.log"
 same_file "2 replicas, stopped and resumed" "$work/kill.local.onnx" "$work/out.onnx"
+# What status says of one that has long to go.
+submit_job "$job" "${run[@]}" --set steps=1000000 --set sync='{every: 6, shares: [2, 6]}' --set "output=$work/long.onnx"
+wait_for_step 10
+"$weft" status "$job_number" >"$work/status.txt"
+grep -qE '^2 replicas, 2 and 6 steps a round; agreed after step [0-9]+, [0-9.]+m?s ago$' "$work/status.txt" ||
+  { cat "$work/status.txt" >&2; fail "status does not say what replicas do"; }
 echo "replicas: all the same"

@@ -409,7 +409,8 @@ class Maker {
              to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
              to.stages, to.comparison.step, to.comparison.loss_dense, to.comparison.loss,
              to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter, to.evaluated_step,
-             to.saving_step, to.saving_bytes);
+             to.saving_step, to.saving_bytes, to.agreed_step, to.seconds_since_agreement);
+    to.replica_steps.assign(small(), to.agreed_step);
     to.saved_bytes = {to.saving_bytes.value / 2};
     to.submitted_unix_ms = small();
     to.ended_unix_ms = small();
