@@ -75,7 +75,7 @@ class Follower {
 
   void on_status(proto::JobStatus status) {
     steps_ = status.steps;
-    is_saving_ = status.saving_step > 0;
+    is_saving_ = status.saving.step > 0;
     if (status.state == proto::JobState::Running || status.state == proto::JobState::Stopping)
       report_.show(StatusEvent{std::move(status)});
   }

@@ -55,7 +55,7 @@ std::string line_of_progress(const proto::JobStatus& job) {
   if (job.samples_per_second <= 0) return text;
   text += fmt::format(", {:.0f} samples/s", job.samples_per_second);
   // Behind the last step it is not known: what is saved then is a line of its own.
-  const bool is_behind = job.steps > 0 && std::max(job.step, job.saving_step) >= job.steps;
+  const bool is_behind = job.steps > 0 && std::max(job.step, job.saving.step) >= job.steps;
   if (!is_behind) text += fmt::format(", {} left", format_duration(job.seconds_left));
   return text;
 }
@@ -69,15 +69,15 @@ std::string line_of_evaluation(const proto::JobStatus& job) {
 // "2 replicas, 30 and 10 steps a round; agreed after step 240, 12s ago"; of many that make as many, the
 // number.
 std::string line_of_replicas(const proto::JobStatus& job) {
-  const std::vector<uint64_t>& steps = job.replica_steps;
+  const std::vector<uint64_t>& steps = job.replicas.steps;
   std::string text = fmt::format("{} {}, ", steps.size(), steps.size() == 1 ? "replica" : "replicas");
   const bool equal = std::all_of(steps.begin(), steps.end(), [&](uint64_t own) { return own == steps[0]; });
   for (size_t r = 0; r < (equal ? 1 : steps.size()); ++r)
     text += (r == 0 ? "" : r + 1 == steps.size() ? " and " : ", ") + std::to_string(steps[r]);
   text += equal && steps.size() > 1 ? " steps a round each; " : " steps a round; ";
-  if (job.agreed_step == 0) return text + "not agreed yet";
-  return text + fmt::format("agreed after step {}, {} ago", job.agreed_step,
-                            format_duration(job.seconds_since_agreement));
+  if (job.replicas.agreed_step == 0) return text + "not agreed yet";
+  return text + fmt::format("agreed after step {}, {} ago", job.replicas.agreed_step,
+                            format_duration(job.replicas.seconds_since_agreement));
 }
 
 // What it would go on from. One that makes no steps has no checkpoints, either.
@@ -126,7 +126,7 @@ std::vector<std::string> job_lines(const proto::JobStatus& job, bool verbose, in
                                              job.reason.empty() ? "" : ": " + printable(job.reason))};
   if (job.submitted_unix_ms > 0) lines.push_back(line_of_time(job, now));
   lines.push_back(line_of_progress(job));
-  if (!job.replica_steps.empty()) lines.push_back(line_of_replicas(job));
+  if (!job.replicas.steps.empty()) lines.push_back(line_of_replicas(job));
   if (job.evaluated_step > 0) lines.push_back(line_of_evaluation(job));
   lines.push_back(line_of_safety(job));
   if (const std::string saving = saving_line(job); !saving.empty()) lines.push_back(saving);

@@ -67,20 +67,20 @@ std::string json_evaluation(const proto::JobStatus& s) {
 }
 
 std::string json_saving(const proto::JobStatus& s) {
-  if (s.saving_step == 0) return "null";
-  return fmt::format(R"({{"after_step":{},"bytes":{},"saved_bytes":{}}})", s.saving_step,
-                     s.saving_bytes.value, s.saved_bytes.value);
+  if (s.saving.step == 0) return "null";
+  return fmt::format(R"({{"after_step":{},"bytes":{},"saved_bytes":{}}})", s.saving.step,
+                     s.saving.bytes.value, s.saving.saved.value);
 }
 
 // Of replicas that make local steps.
 std::string json_replicas(const proto::JobStatus& s) {
-  if (s.replica_steps.empty()) return "null";
+  if (s.replicas.steps.empty()) return "null";
   std::string steps;
-  for (const uint64_t own : s.replica_steps) steps += (steps.empty() ? "" : ",") + std::to_string(own);
-  const bool agreed = s.agreed_step > 0;
+  for (const uint64_t own : s.replicas.steps) steps += (steps.empty() ? "" : ",") + std::to_string(own);
+  const bool agreed = s.replicas.agreed_step > 0;
   return fmt::format(R"({{"steps":[{}],"agreed_after_step":{},"agreed_seconds_ago":{}}})", steps,
-                     agreed ? std::to_string(s.agreed_step) : "null",
-                     agreed ? json_number(s.seconds_since_agreement) : "null");
+                     agreed ? std::to_string(s.replicas.agreed_step) : "null",
+                     agreed ? json_number(s.replicas.seconds_since_agreement) : "null");
 }
 
 }  // namespace

@@ -53,9 +53,9 @@ std::vector<std::string> stage_lines(const proto::JobStatus& status) {
 }
 
 std::string saving_line(const proto::JobStatus& status) {
-  if (status.saving_step == 0) return "";
-  return fmt::format("saving checkpoint after step {}: {}", status.saving_step,
-                     format_bytes_of(status.saved_bytes.value, status.saving_bytes.value));
+  if (status.saving.step == 0) return "";
+  return fmt::format("saving checkpoint after step {}: {}", status.saving.step,
+                     format_bytes_of(status.saving.saved.value, status.saving.bytes.value));
 }
 
 void StageWatch::average(const proto::StageStatus& now, Watched& stage) const {

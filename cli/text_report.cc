@@ -164,7 +164,7 @@ class TextReport : public Report {
   // How far a checkpoint is that is waited for: on a terminal a line that is rewritten, in a file one now and
   // then. While steps come their line says it.
   void show_saving(const proto::JobStatus& status) {
-    const bool is_last = steps_ > 0 && status.saving_step >= steps_;
+    const bool is_last = steps_ > 0 && status.saving.step >= steps_;
     saving_.text = saving_line(status);
     saving_.is_waited_for = is_last || is_behind() || status.state == proto::JobState::Stopping;
     if (open_) return live_.rewrite(step_parts());

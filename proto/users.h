@@ -120,13 +120,19 @@ struct JobStatus {
   std::map<std::string, double> metrics{};
   // The checkpoint that stages upload now: after which step (0: none), the bytes of its tensors, and how many
   // of them the broker has.
-  uint64_t saving_step = 0;
-  Bytes saving_bytes{}, saved_bytes{};
-  // Of replicas that make local steps: how many each makes of a round, the step after which all agreed last
-  // (0: not yet), and how long ago that was. Empty: of no such run, or nobody is at work.
-  std::vector<uint64_t> replica_steps{};
-  uint64_t agreed_step = 0;
-  double seconds_since_agreement = 0;
+  struct Saving {
+    uint64_t step = 0;
+    Bytes bytes{}, saved{};
+    bool operator==(const Saving&) const = default;
+  } saving{};
+  // Replicas that make local steps: how many each makes of a round, the step after which all agreed last
+  // (0: not yet), and how long ago that was. No steps: of no such run, or nobody is at work.
+  struct Replicas {
+    std::vector<uint64_t> steps{};
+    uint64_t agreed_step = 0;
+    double seconds_since_agreement = 0;
+    bool operator==(const Replicas&) const = default;
+  } replicas{};
 };
 // How others come to a peer.
 enum class Reach : uint8_t {

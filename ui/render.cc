@@ -89,8 +89,8 @@ Json render_lines(const std::deque<HistoryLine>& lines) {
 }
 
 Json render_saving(const proto::JobStatus& job) {
-  if (job.saving_step == 0) return {};
-  return {{"step", job.saving_step}, {"bytes", job.saving_bytes.value}, {"saved", job.saved_bytes.value}};
+  if (job.saving.step == 0) return {};
+  return {{"step", job.saving.step}, {"bytes", job.saving.bytes.value}, {"saved", job.saving.saved.value}};
 }
 
 Json render_figure(const proto::LinkFigure& link) {

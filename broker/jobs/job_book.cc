@@ -169,16 +169,16 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
     status.stages = run.stages();
     status.comparison = run.compared();
     if (const auto saving = run.saving()) {
-      status.saving_step = run.inner().made(saving->step);
-      status.saving_bytes = saving->bytes;
-      status.saved_bytes = saving->saved;
+      status.saving.step = run.inner().made(saving->step);
+      status.saving.bytes = saving->bytes;
+      status.saving.saved = saving->saved;
     }
     if (const auto& local = run.plan().local_steps) {
       for (uint32_t replica = 0; replica < local->terms.count; ++replica)
-        status.replica_steps.push_back(local->terms.share(replica));
+        status.replicas.steps.push_back(local->terms.share(replica));
       if (const auto& agreed = run.agreed()) {
-        status.agreed_step = run.inner().made(agreed->step);
-        status.seconds_since_agreement = seconds(step_.now.monotonic - agreed->at);
+        status.replicas.agreed_step = run.inner().made(agreed->step);
+        status.replicas.seconds_since_agreement = seconds(step_.now.monotonic - agreed->at);
       }
     }
     for (proto::StageStatus& stage : status.stages) {

@@ -58,7 +58,7 @@ static_assert(has_fields<Beginning, 4>);
 static_assert(has_fields<SubmitJob, 13>);
 static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
-static_assert(has_fields<JobStatus, 28>);
+static_assert(has_fields<JobStatus, 24>);
 static_assert(has_fields<PeerStatus, 14>);
 static_assert(has_fields<JobEvent, 18>);
 static_assert(has_fields<ListJobs, 2>);

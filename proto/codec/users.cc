@@ -219,12 +219,12 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   to.set_ended_unix_ms(from.ended_unix_ms);
   to.set_evaluated_step(from.evaluated_step);
   put_metrics(from.metrics, to);
-  to.set_saving_step(from.saving_step);
-  to.set_saving_bytes(static_cast<uint64_t>(from.saving_bytes.value));
-  to.set_saved_bytes(static_cast<uint64_t>(from.saved_bytes.value));
-  put_plain(from.replica_steps, *to.mutable_replica_steps());
-  to.set_agreed_step(from.agreed_step);
-  to.set_seconds_since_agreement(from.seconds_since_agreement);
+  to.set_saving_step(from.saving.step);
+  to.set_saving_bytes(static_cast<uint64_t>(from.saving.bytes.value));
+  to.set_saved_bytes(static_cast<uint64_t>(from.saving.saved.value));
+  put_plain(from.replicas.steps, *to.mutable_replica_steps());
+  to.set_agreed_step(from.replicas.agreed_step);
+  to.set_seconds_since_agreement(from.replicas.seconds_since_agreement);
 }
 Status get(const wire::JobStatus& from, JobStatus& to) {
   WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
@@ -250,13 +250,13 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   to.ended_unix_ms = from.ended_unix_ms();
   to.evaluated_step = from.evaluated_step();
   get_metrics(from, to.metrics, read);
-  to.saving_step = from.saving_step();
-  read.bytes(from.saving_bytes(), to.saving_bytes, "saving_bytes");
-  read.bytes(from.saved_bytes(), to.saved_bytes, "saved_bytes");
-  read.require(to.saved_bytes <= to.saving_bytes, "saved_bytes", "more than there are");
-  read.numbers(from.replica_steps(), to.replica_steps, kReplicasMax, "replica_steps");
-  to.agreed_step = from.agreed_step();
-  to.seconds_since_agreement = from.seconds_since_agreement();
+  to.saving.step = from.saving_step();
+  read.bytes(from.saving_bytes(), to.saving.bytes, "saving_bytes");
+  read.bytes(from.saved_bytes(), to.saving.saved, "saved_bytes");
+  read.require(to.saving.saved <= to.saving.bytes, "saved_bytes", "more than there are");
+  read.numbers(from.replica_steps(), to.replicas.steps, kReplicasMax, "replica_steps");
+  to.replicas.agreed_step = from.agreed_step();
+  to.replicas.seconds_since_agreement = from.seconds_since_agreement();
   return read.status();
 }
 

@@ -31,15 +31,15 @@ class SavingTest : public ::testing::Test {
 };
 
 TEST_F(SavingTest, EachStageSaysHowFarItIsAndTheJobIsTheSum) {
-  EXPECT_EQ(status().saving_step, 0u) << "nobody has begun";
+  EXPECT_EQ(status().saving.step, 0u) << "nobody has begun";
   say(0, 30'000'000);
   say(1, 0);
   // Of another peer, through its gate.
   world_.step(Heard{world_.peers[1], world_.now, {}, beat(1'000'000).saving});
   const proto::JobStatus job = status();
-  EXPECT_EQ(job.saving_step, 2u);
-  EXPECT_EQ(job.saving_bytes.value, 200'000'000);
-  EXPECT_EQ(job.saved_bytes.value, 31'000'000);
+  EXPECT_EQ(job.saving.step, 2u);
+  EXPECT_EQ(job.saving.bytes.value, 200'000'000);
+  EXPECT_EQ(job.saving.saved.value, 31'000'000);
 }
 
 TEST_F(SavingTest, WhoeverHasNoStageOrSpeaksOfAnotherPlanIsNotHeard) {
@@ -53,24 +53,24 @@ TEST_F(SavingTest, WhoeverHasNoStageOrSpeaksOfAnotherPlanIsNotHeard) {
   other.saving->run = 7;
   world_.receive(world_.peers[0], other);
   say(0, 90'000'000, /*step=*/1);
-  EXPECT_EQ(status().saved_bytes.value, 10);
+  EXPECT_EQ(status().saving.saved.value, 10);
 }
 
 TEST_F(SavingTest, AJobThatHasEndedSavesNothing) {
   say(0, 30'000'000);
   world_.report_checkpoint(2);
   EXPECT_EQ(world_.states.at(1), JobState::Finished);
-  EXPECT_EQ(status().saving_step, 0u);
+  EXPECT_EQ(status().saving.step, 0u);
 }
 
 TEST_F(SavingTest, WithALostStageNothingIsBeingSavedUntilTheJobRunsAgain) {
   say(0, 30'000'000);
   say(1, 20'000'000);
   world_.step(Disconnected{world_.peers[1], "reset"});
-  EXPECT_EQ(status().saving_step, 0u);
-  EXPECT_EQ(status().saved_bytes.value, 0);
+  EXPECT_EQ(status().saving.step, 0u);
+  EXPECT_EQ(status().saving.saved.value, 0);
   say(0, 40'000'000);
-  EXPECT_EQ(status().saving_step, 0u) << "of the plan before";
+  EXPECT_EQ(status().saving.step, 0u) << "of the plan before";
 }
 
 }  // namespace

@@ -186,9 +186,9 @@ TEST(RunEvents, StatusTellsWhatIsBeingSaved) {
   proto::JobStatus job = status();
   EXPECT_TRUE(json_of(StatusEvent{job})["saving"].is_null());
   EXPECT_EQ(saving_line(job), "");
-  job.saving_step = 10;
-  job.saving_bytes = {4096};
-  job.saved_bytes = {1024};
+  job.saving.step = 10;
+  job.saving.bytes = {4096};
+  job.saving.saved = {1024};
   const auto saving = json_of(StatusEvent{job})["saving"];
   EXPECT_EQ(saving["after_step"], 10);
   EXPECT_EQ(saving["bytes"], 4096);
@@ -212,11 +212,11 @@ TEST(RunEvents, StatusTellsATimeUntilTheLastCheckpointIsWhatIsWaitedFor) {
                        [](const std::string& line) { return line.ends_with(", 64 samples/s, 0s left"); });
   };
   EXPECT_TRUE(tells_a_time());
-  job.saving_step = 10;
+  job.saving.step = 10;
   EXPECT_TRUE(tells_a_time()) << "steps go on beside it";
-  job.saving_step = 20;
+  job.saving.step = 20;
   EXPECT_FALSE(tells_a_time());
-  job.saving_step = 0;
+  job.saving.step = 0;
   job.step = 20;
   EXPECT_FALSE(tells_a_time());
 }

@@ -52,9 +52,9 @@ proto::JobStatus status(std::vector<double> busy, proto::PlanVersion plan = 1) {
 // Of a job that saves, so many MiB of 128.
 proto::JobStatus saving(int64_t mebibytes, uint64_t step = 100) {
   proto::JobStatus job = status({});
-  job.saving_step = step;
-  job.saving_bytes = {int64_t{128} << 20};
-  job.saved_bytes = {mebibytes << 20};
+  job.saving.step = step;
+  job.saving.bytes = {int64_t{128} << 20};
+  job.saving.saved = {mebibytes << 20};
   return job;
 }
 

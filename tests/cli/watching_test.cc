@@ -177,13 +177,13 @@ TEST(JobLines, SayWhatAJobWouldGoOnFrom) {
 TEST(JobLines, SayWhatReplicasMakeAndWhenTheyAgreed) {
   proto::JobStatus job{.job = 4, .name = "gpt", .state = proto::JobState::Running, .step = 32, .steps = 100};
   const auto line = [&] { return job_lines(job, false, 0).at(2); };
-  job.replica_steps = {30, 10, 4};
+  job.replicas.steps = {30, 10, 4};
   EXPECT_EQ(line(), "3 replicas, 30, 10 and 4 steps a round; not agreed yet");
-  job.replica_steps = {30, 30};
-  job.agreed_step = 240;
-  job.seconds_since_agreement = 12.4;
+  job.replicas.steps = {30, 30};
+  job.replicas.agreed_step = 240;
+  job.replicas.seconds_since_agreement = 12.4;
   EXPECT_EQ(line(), "2 replicas, 30 steps a round each; agreed after step 240, 12s ago");
-  job.replica_steps = {30};
+  job.replicas.steps = {30};
   EXPECT_EQ(line(), "1 replica, 30 steps a round; agreed after step 240, 12s ago");
 }
 

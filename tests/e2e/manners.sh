@@ -104,15 +104,16 @@ start_broker --lease "${lease}s" --copy-rate 1Gbit
 
 if part reasons; then
   peer a
-  wait_for_lines a "info joined" 1
+  joined=1
+  wait_for_lines a "info joined" $joined
   for reason in unplugged program heat game in_use; do
     pause_by a "$reason"
     echo "$reason: it has paused $took ms later, and says: $(status_of a)"
     [[ $(status_of a) == *"paused: ${told[$reason]}"* ]] || fail "weft peer status does not say why"
     "$weft" peers --format json | grep -q "\"state\": *\"paused\",\"reason\": *\"paused: ${told[$reason]}" || fail "the broker does not know why: $("$weft" peers)"
     come_back a "$reason"
+    wait_for_lines a "info joined" $((++joined))  # it tells the broker why it pauses while it is there
   done
-  wait_for_lines a "info joined" 6
   [[ $(status_of a) == *"at work"* ]] || fail "weft peer status says: $(status_of a)"
   grep -q 'peer_drains.*paused: on battery' "$work/broker.log" || fail "the broker's log does not say why"
   echo "ok: each reason pauses, is told, and is over by itself"

@@ -115,6 +115,7 @@ def opens_with_its_key(browser):
     page.open(locked.split("#")[0])
     page.wait("it asks for the key", "!document.getElementById('door').hidden")
     page.open(locked)
+    page.wait("its key is in the address", "location.hash.length > 1")
     page.say("Page.reload")  # the fragment alone is no other page
     page.wait("the key opens it", LIVE)
     check(page.run("location.hash") == "" and page.run("document.cookie") == "", "the key leaves the address, and no script sees the cookie")

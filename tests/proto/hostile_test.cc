@@ -125,11 +125,10 @@ TEST(Hostile, WhatIsSavedIsNoMoreThanThereIsOrRefused) {
                                     {kMost + Bytes{1}, ErrorCode::OutOfRange},
                                     {Bytes{-1}, ErrorCode::OutOfRange}}) {
     EXPECT_EQ(code_of(Heartbeat{.saving = StageSaving{1, 1, 40, saved}}), code) << saved.value;
-    EXPECT_EQ(code_of(JobStatus{.saving_step = 40, .saving_bytes = saved}), code) << saved.value;
+    EXPECT_EQ(code_of(JobStatus{.saving = {.step = 40, .bytes = saved}}), code) << saved.value;
   }
-  EXPECT_EQ(code_of(JobStatus{.saving_step = 40, .saving_bytes = {3}, .saved_bytes = {3}}), std::nullopt);
-  EXPECT_EQ(code_of(JobStatus{.saving_step = 40, .saving_bytes = {3}, .saved_bytes = {4}}),
-            ErrorCode::OutOfRange);
+  EXPECT_EQ(code_of(JobStatus{.saving = {.step = 40, .bytes = {3}, .saved = {3}}}), std::nullopt);
+  EXPECT_EQ(code_of(JobStatus{.saving = {.step = 40, .bytes = {3}, .saved = {4}}}), ErrorCode::OutOfRange);
 }
 
 // A stage that serves, with a draft.

@@ -87,9 +87,9 @@ TEST(Codec, EveryFieldReachesTheWire) {
          [](Hello& m) { m.device->arithmetic.push_back(dag::Arithmetic::TF32); });
   differ(StageFailed{}, [](StageFailed& m) { m.error.code = ErrorCode::DeviceLost; });
   differ(JobStatus{}, [](JobStatus& m) { m.equal_bits = false; });
-  differ(JobStatus{}, [](JobStatus& m) { m.saving_step = 1; });
-  differ(JobStatus{}, [](JobStatus& m) { m.saving_bytes = {1}; });
-  differ(JobStatus{.saving_bytes = {1}}, [](JobStatus& m) { m.saved_bytes = {1}; });
+  differ(JobStatus{}, [](JobStatus& m) { m.saving.step = 1; });
+  differ(JobStatus{}, [](JobStatus& m) { m.saving.bytes = {1}; });
+  differ(JobStatus{.saving = {.bytes = {1}}}, [](JobStatus& m) { m.saving.saved = {1}; });
   differ(Heartbeat{}, [](Heartbeat& m) { m.saving.emplace(); });
   differ(Heartbeat{.saving = StageSaving{}}, [](Heartbeat& m) { m.saving->saved = {1}; });
   differ(HelloAck{}, [](HelloAck& m) { m.lease = Duration(1); });

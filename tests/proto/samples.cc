@@ -409,9 +409,9 @@ class Maker {
              to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
              to.stages, to.comparison.step, to.comparison.loss_dense, to.comparison.loss,
              to.comparison.gradient_error, to.comparison.gradient_cosine, to.submitter, to.evaluated_step,
-             to.saving_step, to.saving_bytes, to.agreed_step, to.seconds_since_agreement);
-    to.replica_steps.assign(small(), to.agreed_step);
-    to.saved_bytes = {to.saving_bytes.value / 2};
+             to.saving.step, to.saving.bytes, to.replicas.agreed_step, to.replicas.seconds_since_agreement);
+    to.replicas.steps.assign(small(), to.replicas.agreed_step);
+    to.saving.saved = {to.saving.bytes.value / 2};
     to.submitted_unix_ms = small();
     to.ended_unix_ms = small();
     for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);

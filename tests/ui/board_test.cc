@@ -156,9 +156,9 @@ TEST_F(Looking, WhatIsBeingSavedIsShown) {
   proto::JobStatus status = job_status(1, proto::JobState::Running);
   broker.listed = {status};
   EXPECT_TRUE(look()["job"]["saving"].is_null());
-  status.saving_step = 40;
-  status.saving_bytes = {100};
-  status.saved_bytes = {30};
+  status.saving.step = 40;
+  status.saving.bytes = {100};
+  status.saving.saved = {30};
   broker.listed = {status};
   later();
   EXPECT_EQ(look()["job"]["saving"], (Json{{"step", 40}, {"bytes", 100}, {"saved", 30}}));
