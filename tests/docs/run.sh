@@ -40,7 +40,8 @@ ln -s "$weft" "$work/bin/weft"
 
 free_port() {
   local port
-  while port=$((20000 + RANDOM % 20000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+  # Below those that the system gives to connections, which may be in use without anybody listening.
+  while port=$((20000 + RANDOM % 12000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
   echo "$port"
 }
 address=127.0.0.1:$(free_port) service=127.0.0.1:$(free_port)
