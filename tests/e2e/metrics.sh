@@ -67,7 +67,7 @@ scrape_configs: [{job_name: weft, honor_labels: true, static_configs: [{targets:
 rule_files: ["$PWD/packaging/monitoring/weft.rules.yaml"]
 YAML
   port=0
-  while port=$((20000 + RANDOM % 20000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+  while port=$((20000 + RANDOM % 12000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done  # not the system's own
   prometheus --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/tsdb" --web.listen-address="127.0.0.1:$port" \
     >"$work/prometheus.log" 2>&1 &
   prometheus_pid=$!
