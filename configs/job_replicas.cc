@@ -31,6 +31,10 @@ void read_outer(MapReader& sync, Problems& problems, replicas::OuterSpec& outer)
 // How many steps of a round each replica makes.
 void read_shares(MapReader& sync, const Node& node, Job& job) {
   const replicas::ReplicaTerms& terms = job.replicas;
+  if (terms.every > replicas::kShareMax)
+    return sync.problem(node.where, "`sync.shares` is for rounds of at most " +
+                                        std::to_string(replicas::kShareMax) + " steps, and `sync.every` is " +
+                                        std::to_string(terms.every));
   if (node.kind == Node::Kind::Scalar) {
     if (node.text == "auto")
       job.shares_by_speed = true;

@@ -138,6 +138,8 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"sync={every: 30, shares: fast}", "`sync.shares` is `auto`, or one number a replica"},
       {"sync={every: 30, shares: [30, 10]}", "`sync.shares` has 2 numbers, and `replicas` is 1"},
       {"sync={every: 30, shares: [10]}", "the largest of `sync.shares` is 10, and `sync.every` 30"},
+      {"sync={every: 30, shares: {a: 1}}", "`sync.shares` has 0 numbers"},
+      {"sync={every: 2000000, shares: auto}", "is for rounds of at most 1048576 steps"},
       {"sync={every: 30, shares: [0]}", "`sync.shares` must be a whole number from 1"},
       {"sync={every: 30, outer: {momentum: 1}}", "`sync.outer.momentum` is 1; it must be from 0 to below 1"},
       {"sync={every: 30, outer: {type: average, momentum: 0.5}}", "type: average has no learning_rate"},
