@@ -15,26 +15,21 @@
 #define WEFT_SHARED(T, name, count) __shared__ T name[count]
 
 namespace weft::peer::cuda {
-struct alignas(16) Float4 {
-  float x, y, z, w;
+// What a thread loads and stores at once.
+template <typename T>
+struct alignas(4 * sizeof(T)) Vector4 {
+  T x, y, z, w;
 };
-// REQUIRES: i is a multiple of 4, and the array begins at a multiple of 16 bytes.
-__device__ __forceinline__ Float4 load4(const Array<const float>& from, int64_t i) {
-  return *reinterpret_cast<const Float4*>(from.data + i);
+// REQUIRES: i is a multiple of 4, and the array begins at a multiple of four elements' size.
+template <typename T>
+__device__ __forceinline__ Vector4<T> load4(const Array<const T>& from, int64_t i) {
+  return *reinterpret_cast<const Vector4<T>*>(from.data + i);
 }
-__device__ __forceinline__ void store4(const Array<float>& to, int64_t i, Float4 v) {
-  *reinterpret_cast<Float4*>(to.data + i) = v;
+template <typename T>
+__device__ __forceinline__ void store4(const Array<T>& to, int64_t i, Vector4<T> v) {
+  *reinterpret_cast<Vector4<T>*>(to.data + i) = v;
 }
-// Of two bytes each. REQUIRES: the array begins at a multiple of 8 bytes.
-struct alignas(8) Half4 {
-  uint16_t x, y, z, w;
-};
-__device__ __forceinline__ Half4 load4(const Array<const uint16_t>& from, int64_t i) {
-  return *reinterpret_cast<const Half4*>(from.data + i);
-}
-__device__ __forceinline__ void store4(const Array<uint16_t>& to, int64_t i, Half4 v) {
-  *reinterpret_cast<Half4*>(to.data + i) = v;
-}
+using Float4 = Vector4<float>;
 }  // namespace weft::peer::cuda
 
 #else
@@ -62,32 +57,23 @@ __device__ __forceinline__ void store4(const Array<uint16_t>& to, int64_t i, Hal
   const ::weft::peer::cuda::shim::Shared<T> name(&name##_site, (count), #name)
 
 namespace weft::peer::cuda {
-struct Float4 {
-  float x, y, z, w;
+template <typename T>
+struct Vector4 {
+  T x, y, z, w;
 };
-inline Float4 load4(const Array<const float>& from, int64_t i) {
-  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(from.data) % 16 != 0)
+template <typename T>
+Vector4<T> load4(const Array<const T>& from, int64_t i) {
+  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(from.data) % (4 * sizeof(T)) != 0)
     shim::fault("a load of four that is not aligned");
   return {from[i], from[i + 1], from[i + 2], from[i + 3]};
 }
-inline void store4(const Array<float>& to, int64_t i, Float4 v) {
-  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(to.data) % 16 != 0)
+template <typename T>
+void store4(const Array<T>& to, int64_t i, Vector4<T> v) {
+  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(to.data) % (4 * sizeof(T)) != 0)
     shim::fault("a store of four that is not aligned");
   to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
 }
-struct Half4 {
-  uint16_t x, y, z, w;
-};
-inline Half4 load4(const Array<const uint16_t>& from, int64_t i) {
-  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(from.data) % 8 != 0)
-    shim::fault("a load of four that is not aligned");
-  return {from[i], from[i + 1], from[i + 2], from[i + 3]};
-}
-inline void store4(const Array<uint16_t>& to, int64_t i, Half4 v) {
-  if (i % 4 != 0 || reinterpret_cast<uintptr_t>(to.data) % 8 != 0)
-    shim::fault("a store of four that is not aligned");
-  to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
-}
+using Float4 = Vector4<float>;
 }  // namespace weft::peer::cuda
 
 #endif

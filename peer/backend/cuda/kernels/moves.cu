@@ -17,12 +17,12 @@ __device__ __forceinline__ uint16_t narrow(float x) {
 }
 __device__ __forceinline__ float widen(uint16_t x) { return __uint_as_float(static_cast<uint32_t>(x) << 16); }
 
-__device__ __forceinline__ Half4 convert(Float4 v) { return {narrow(v.x), narrow(v.y), narrow(v.z), narrow(v.w)}; }
-__device__ __forceinline__ Float4 convert(Half4 v) { return {widen(v.x), widen(v.y), widen(v.z), widen(v.w)}; }
+__device__ __forceinline__ Vector4<uint16_t> convert(Float4 v) { return {narrow(v.x), narrow(v.y), narrow(v.z), narrow(v.w)}; }
+__device__ __forceinline__ Float4 convert(Vector4<uint16_t> v) { return {widen(v.x), widen(v.y), widen(v.z), widen(v.w)}; }
 __device__ __forceinline__ uint16_t convert(float v) { return narrow(v); }
 __device__ __forceinline__ float convert(uint16_t v) { return widen(v); }
 
-// Four elements at a time, two times a thread: a memory is not kept busy by less. Then the rest.
+// Vector4 elements at a time, two times a thread: a memory is not kept busy by less. Then the rest.
 template <typename From, typename To>
 __device__ __forceinline__ void convert_all(const Array<const From>& from, const Array<To>& to) {
   const int64_t quads = from.count / 4, half = (quads + 1) / 2;
