@@ -73,8 +73,9 @@ struct PlanningDone {
 // what was believed when it was asked.
 struct Reconsidered {
   struct Other {
-    Duration as_it_is{}, as_planned{};
-    std::vector<PeerId> peers{};  // that the other plan needs
+    Duration as_it_is{}, as_planned{};  // a step of the run
+    uint32_t replicas = 1;              // of the other plan
+    std::vector<PeerId> peers{};        // that the other plan needs
   };
   proto::JobNumber job = 0;
   proto::PlanVersion plan_version = 0;
@@ -151,6 +152,7 @@ struct StartPlanning {
   plan::ClusterView cluster{};                      // of the candidates, in that order
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
   uint32_t microbatch_size = 0;                     // of a run before, which it keeps; 0: none has run
+  bool checkpoint_is_direct = false;                // peers alone have it
   std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms), which it keeps
   uint32_t gentler = 0;            // than the planner's links would be (plan::Compression)
   // When only peers change: the plan before, whose stages stay as they are; stage s goes to

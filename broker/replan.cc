@@ -8,6 +8,8 @@ namespace weft::broker {
 namespace {
 constexpr double kRateUnlimited = 125e6;  // bytes a second
 constexpr double kMoveSeconds = 2;        // connecting, compiling, the first steps
+
+uint64_t steps_made(const Run& run) { return run.inner().made(run.committed_step()); }
 }  // namespace
 
 void Replanning::look_at_runs() {
@@ -22,16 +24,25 @@ void Replanning::look_at_runs() {
   }
 }
 
+// Whether there may be more replicas than there are: somebody came since the plan was made, or last looked
+// at.
+bool Replanning::may_grow(const Job& job) const {
+  const PlannedRun& plan = *job.crew()->plan;
+  if (plan.replicas_max <= InnerSteps(plan).replicas() || !job.drift.has_news(scheduler_.belief()))
+    return false;
+  return availability_.to_move(job).size() > plan.stages.size();
+}
+
 void Replanning::look_at(Job& job) {
   const phase::Running& at = *job.running();
-  if (!job.drift.is_time(step_.now.monotonic, at.run->committed_step())) return;
+  if (!job.drift.is_time(step_.now.monotonic, steps_made(*at.run), may_grow(job))) return;
   if (const auto before = job.drift.take_disappointment()) {
     char text[160];
     std::snprintf(text, sizeof text, "the move did not pay: a step took %.3g s before it and takes %.3g s",
                   *before, job.drift.step_seconds());
     return book_.notice(job, text);
   }
-  if (!job.drift.has_news(scheduler_.belief())) return;
+  if (!job.drift.take_news(scheduler_.belief())) return;
   StartPlanning request = scheduler_.planning_request(job, availability_.to_move(job));
   std::vector<uint32_t> placed;
   for (const PlannedStage& stage : at.crew.plan->stages) {
@@ -65,9 +76,11 @@ void Replanning::on_reconsidered(const Reconsidered& event) {
     return;
   }
   const double cost = cost_of_move(job);
-  const uint64_t left = at->run->steps() - at->run->committed_step();
+  const uint64_t left = at->run->inner().in_all() - steps_made(*at->run);
+  const uint32_t replicas = at->run->inner().replicas();
+  const bool grows = event.other->replicas > replicas;
   const bool moves = !event.other->peers.empty() &&
-                     job.drift.pays(event.other->as_it_is, event.other->as_planned, left, cost);
+                     job.drift.pays(event.other->as_it_is, event.other->as_planned, left, cost, grows);
   char text[240];
   std::snprintf(text, sizeof text,
                 "a step takes %.3g s, of which %.3g s are predicted by now; planned anew %.3g s",
@@ -76,8 +89,15 @@ void Replanning::on_reconsidered(const Reconsidered& event) {
             " what=\"" + text + "\"");
   if (!moves) return;
   std::snprintf(text + std::char_traits<char>::length(text), 80, ": moving, which takes about %.0f s", cost);
+  if (grows) {
+    std::snprintf(text, sizeof text,
+                  "%u %s %u when they agree next: a step of the run will take %.2g of its time", replicas,
+                  replicas == 1 ? "replica becomes" : "replicas become", event.other->replicas,
+                  seconds(event.other->as_planned) / seconds(event.other->as_it_is));
+  } else {
+    job.drift.moves();
+  }
   book_.notice(job, text);
-  job.drift.moves();
   at->moving = true;
   job.move_to = event.other->peers;
   runs_.request_stop(job, /*to_go_on=*/true);

@@ -24,6 +24,7 @@ class Replanning {
   void on_reconsidered(const Reconsidered& event);
 
  private:
+  bool may_grow(const Job& job) const;
   void look_at(Job& job);
   double cost_of_move(const Job& job) const;
 

@@ -77,7 +77,7 @@ void Scheduler::schedule() {
       continue;
     }
     job.move_to.clear();
-    if (job.previous.plan && waiting->unplaceable_with != pool_.version())
+    if (may_place_again(job) && waiting->unplaceable_with != pool_.version())
       if (const auto placed = availability_.place_previous(job, *job.previous.plan, job.previous.memory, free,
                                                            /*by_pace=*/true)) {
         std::vector<Candidate> chosen;
@@ -99,6 +99,15 @@ void Scheduler::schedule() {
                         std::to_string(wanted) + ", " + std::to_string(free.size()) +
                         (free.size() == 1 ? " is free" : " are free") + availability_.describe_others(job));
   }
+}
+
+// Where replicas come and go the plan before may have begun after what the job goes back to.
+bool Scheduler::may_place_again(const Job& job) {
+  if (!job.previous.plan) return false;
+  const CheckpointCommitted* point = job.points.newest();
+  const InnerSteps inner(*job.previous.plan);
+  return point != nullptr ? inner.find(point->step, point->made()).has_value()
+                          : !inner.are_local() || inner.is_begun_at(0);
 }
 
 // Whether the peers that it moves to are there and free still.
@@ -124,6 +133,7 @@ StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate>
                         .cluster = {}};
   request.cluster = probes_.cluster_of(request.candidates);
   if (const CheckpointCommitted* point = job.points.newest()) request.checkpoint = *point;
+  request.checkpoint_is_direct = job.points.is_direct();
   request.microbatch_size = job.microbatch_size;
   request.shares = job.shares;
   request.gentler = job.gentler;
@@ -189,7 +199,9 @@ void Scheduler::on_planned(const PlanningDone& event) {
                                                                    : "a peer left while the plan was made");
   }
   // The planner may have found that it cannot be the plan before.
-  assign(job, *event.plan, places_again && job.previous.plan->stages.size() == (*event.plan)->stages.size());
+  assign(job, *event.plan,
+         places_again && job.previous.plan->stages.size() == (*event.plan)->stages.size() &&
+             job.previous.plan->local_steps == (*event.plan)->local_steps);
 }
 
 // ---- assignment
@@ -220,6 +232,8 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     job.bits.are_equal = false;
   }
   job.bits.fingerprint = plan.fingerprint;
+  // More replicas, or fewer, make other steps of what is done again.
+  if (job.previous.plan && job.previous.plan->local_steps != plan.local_steps) job.log.losses.clear();
   if (again) {
     ++step_.counters.substitutions;
     for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -237,6 +251,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
       event.peers.push_back(pool_.at(stage.peer).name);
       if (plan.local_steps) event.seats.push_back(stage.assignment->seat);
     }
+    event.local_steps = plan.local_steps;
     event.seconds = seconds(plan.predicted_step);
     if (plan.training.steps > 0 && event.seconds > 0)
       event.samples_per_second =

@@ -18,6 +18,7 @@
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
+#include "train/outer_record.h"
 #include "train/outputs.h"
 #include "train/submission.h"
 
@@ -261,6 +262,7 @@ class Submit {
       return {};
     }
     WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output));
+    if (!followed.plans.empty()) WEFT_TRY_STATUS(write_record(job, followed.plans, result.step));
     train::ResultEvent event;
     event.steps = result.step;
     event.seconds = elapsed();
@@ -269,6 +271,13 @@ class Submit {
     event.metrics = followed.metrics;
     report_->show(train::Event(event));
     return {};
+  }
+
+  // Who made which steps: `weft local --replay` makes them again.
+  static Status write_record(const configs::Job& job, const std::vector<replicas::LocalSteps>& plans,
+                             uint64_t steps) {
+    storage::OuterRecordWriter writer;
+    return writer.begin(train::record_file(job), train::record_of(job, plans, steps));
   }
 
   // Not to the end of the job: it does not need us.

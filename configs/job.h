@@ -64,6 +64,12 @@ struct PlacementTerms {
   double owner_share_max = 1;          // of the parameters, on one owner's machines
 };
 
+// What the planner chooses of the replicas, by who is there.
+struct ReplicaChoice {
+  uint32_t count_max = 0;  // how many there are: from the job's count on; 0: just those
+  bool shares = false;     // of a round, where the job names none
+};
+
 // Its terms of training and its borders are members like the others.
 struct Job : dag::TrainingTerms, dag::Borders {
   std::string source;           // the file's name, for messages
@@ -87,8 +93,8 @@ struct Job : dag::TrainingTerms, dag::Borders {
   std::vector<std::string> trained, freeze;
   std::filesystem::path output;
   PlacementTerms placement;
-  replicas::ReplicaTerms replicas;
-  bool shares_by_speed = false;  // of replicas that have no shares: the planner chooses them
+  replicas::ReplicaTerms replicas;  // of as many as there are at least; `weft local` computes these
+  ReplicaChoice replica_choice;
   plan::Compression compression;
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // `precision`; not every device has each
 
@@ -99,6 +105,8 @@ struct Job : dag::TrainingTerms, dag::Borders {
   // Ascending: what `auto` may become. Of all that divide the batch so that gradient_ranges divides the
   // microbatches a few, each about twice the one before; the last is the whole batch, or its largest range.
   std::vector<uint32_t> microbatch_sizes() const;
+  // Whether replicas come and go with the machines that are there.
+  bool may_grow() const { return replica_choice.count_max > replicas.count; }
   // Whether a step may be made of samples that count for nothing in the loss, as far as this file tells.
   bool may_have_empty_steps() const;
   Job with_microbatch_size(uint32_t size) const;

@@ -231,9 +231,22 @@ constexpr JobKey kOptimizer[] = {
 
 constexpr JobKey kReplicas[] = {
     {.path = "replicas",
-     .meaning = "How many copies of the model learn side by side, each from samples of its own.",
+     .meaning =
+         "How many copies of the model learn side by side, each from samples of its own. With `auto`, or a "
+         "map of `min` and `max`, a run has as many as pay of the peers that are there: it grows when others "
+         "join and goes on with fewer when some leave. What is learned then depends on who was there; the "
+         "record `trained.rounds.jsonl` says it.",
      .example = "replicas: 4\nsync: {every: 30}",
+     .otherwise = "1",
+     .takes = "a whole number from 1 to 1024, `auto`, or a map with `min` and `max`"},
+    {.path = "replicas.min",
+     .meaning = "How many there are at least: the run waits for them. `weft local` computes these.",
+     .example = "replicas: {min: 2}\nsync: {every: 30}",
      .otherwise = "1"},
+    {.path = "replicas.max",
+     .meaning = "How many there are at most.",
+     .example = "replicas: {min: 2, max: 8}\nsync: {every: 30}",
+     .otherwise = "1024"},
     {.path = "sync",
      .meaning =
          "When replicas come to the same weights. With `step` they add up the gradients of each step: the "

@@ -6,6 +6,24 @@
 namespace weft::configs {
 namespace {
 
+// A number of them, or how many there may be.
+void read_count(MapReader& root, const Node& node, Problems& problems, Job& job) {
+  constexpr uint64_t kMax = replicas::kReplicasMax;
+  if (node.kind == Node::Kind::Scalar && node.text == "auto") {
+    job.replica_choice.count_max = kMax;
+  } else if (node.kind == Node::Kind::Map) {
+    MapReader range(node, "replicas", problems);
+    job.replicas.count = static_cast<uint32_t>(range.count("min", 1, 1, kMax));
+    job.replica_choice.count_max = static_cast<uint32_t>(range.count("max", kMax, 1, kMax));
+    range.finish();
+    if (job.replica_choice.count_max < job.replicas.count)
+      root.problem(node.where, "`replicas.max` is " + std::to_string(job.replica_choice.count_max) +
+                                   ", and `replicas.min` " + std::to_string(job.replicas.count));
+  } else {
+    job.replicas.count = static_cast<uint32_t>(root.parse_count(node, "replicas", 1, kMax).value_or(1));
+  }
+}
+
 // How replicas with local steps agree.
 void read_outer(MapReader& sync, Problems& problems, replicas::OuterSpec& outer) {
   static constexpr Choice<replicas::OuterType> kTypes[] = {{"nesterov", replicas::OuterType::Nesterov},
@@ -37,11 +55,15 @@ void read_shares(MapReader& sync, const Node& node, Job& job) {
                                         std::to_string(terms.every));
   if (node.kind == Node::Kind::Scalar) {
     if (node.text == "auto")
-      job.shares_by_speed = true;
+      job.replica_choice.shares = true;
     else
       sync.problem(node.where, "`sync.shares` is `auto`, or one number a replica, as [30, 10]");
     return;
   }
+  if (job.may_grow())
+    return sync.problem(node.where,
+                        "`sync.shares` names the replicas' shares one by one, and `replicas` leaves open how "
+                        "many there are; say shares: auto");
   std::vector<uint64_t> shares;
   shares.reserve(node.items.size());
   for (const Node& item : node.items)
@@ -90,6 +112,10 @@ void read_ranges(MapReader& root, const Node* replicas, Job& job) {
         static_cast<uint32_t>(root.parse_count(*ranges, "gradient_ranges", 1, kBatchMax).value_or(1));
   else if (replicas && !job.replicas.are_local())
     job.gradient_ranges = job.replicas.count;
+  if (job.may_grow() && !job.replicas.are_local())
+    root.problem(replicas->where,
+                 "`replicas` leaves open how many there are: then they agree now and then, as with sync: "
+                 "{every: 30}");
   // Where the planner chooses: as many as there can be.
   const uint32_t microbatches =
       job.microbatch_size == 0 ? job.batch_size : job.batch_size / job.microbatch_size;
@@ -108,9 +134,7 @@ void read_ranges(MapReader& root, const Node* replicas, Job& job) {
 
 void read_replicas(MapReader& root, Problems& problems, Job& job) {
   const Node* count = root.take("replicas");
-  if (count)
-    job.replicas.count =
-        static_cast<uint32_t>(root.parse_count(*count, "replicas", 1, replicas::kReplicasMax).value_or(1));
+  if (count) read_count(root, *count, problems, job);
   read_sync(root, problems, job);
   read_ranges(root, count, job);
 }

@@ -22,6 +22,8 @@ namespace {
 
 constexpr size_t kReplicaLines = 3;      // of more replicas the ranges are said
 constexpr size_t kReplicasDetailed = 8;  // of which all is said
+constexpr uint32_t kCountsDense = 16;    // up to here each number of replicas is looked at
+constexpr uint32_t kPair = 2, kGroupSizeMax = 8;
 constexpr size_t kTooSmallMax = 8;       // devices that cannot hold the model, until no more are tried
 
 std::string number_of(size_t count, const char* one) {
@@ -53,7 +55,8 @@ std::optional<double> over_one_pipeline(const ReplicasRequest& request, const Re
   whole.agreed_slots = 0;
   const auto one = make_plan(whole);
   if (!one) return std::nullopt;
-  return request.count * seconds(one->predicted_step) / std::max(1e-12, seconds(plan.predicted_step));
+  return static_cast<double>(plan.replicas.size()) * seconds(one->predicted_step) /
+         std::max(1e-12, seconds(plan.predicted_step));
 }
 
 // "; shares: [30, 10]", as a job says them.
@@ -69,7 +72,7 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   for (const Plan& replica : plan.replicas) seats += replica.stages.size();
   Bytes bytes;
   for (const AgreedWeight& weight : plan.agreed) bytes += weight.bytes;
-  std::string text = number_of(request.count, "replica") + " over " + number_of(seats, "peer") + ": ";
+  std::string text = number_of(plan.replicas.size(), "replica") + " over " + number_of(seats, "peer") + ": ";
   if (const auto times = over_one_pipeline(request, plan)) {
     char number[32];
     std::snprintf(number, sizeof number, "%.1f", *times);
@@ -121,8 +124,10 @@ class ReplicasSearch {
 
   Result<ReplicasPlan> run() {
     speeds_ = speeds_of(request_.pipeline);
-    const std::vector<Group> scopes = scopes_of();
-    for (const Group& scope : scopes) look_at(scope);
+    for (const uint32_t count : counts()) {
+      count_ = count;
+      for (const Group& scope : scopes_of()) look_at(scope);
+    }
     const std::optional<Found>& found = chosen();
     if (!found) return fail(why_nothing_fits());
     return answer(*found);
@@ -133,8 +138,8 @@ class ReplicasSearch {
     std::vector<const Plan*> plans;
     std::vector<AgreedLoad> loads;
     std::vector<uint64_t> shares;  // by replica
-    double agreement = 0,
-           round = 0;  // seconds; the round's are those in which all make `every` steps, on average
+    double agreement = 0;           // seconds
+    double step = 0;                // of the run: seconds for one of all replicas' steps
     size_t seats = 0;
     bool equal_bits = true;
   };
@@ -148,15 +153,38 @@ class ReplicasSearch {
     for (uint32_t device = 0; device < cluster_.devices().size(); ++device) all.push_back(device);
     if (kinds.size() == 1 || bits != EqualBits::Require) scopes.push_back(all);
     for (const auto& [fingerprint, devices] : kinds)
-      if (kinds.size() > 1 && bits != EqualBits::Ignore && devices.size() >= size_t{request_.count} * least_)
+      if (kinds.size() > 1 && bits != EqualBits::Ignore && devices.size() >= size_t{count_} * least_)
         scopes.push_back(devices);
     return scopes;
   }
 
+  // How many replicas to look at. Machines alone are looked at in every number, of many in a few; groups of
+  // them, which have to be planned, where they may pay: of about equal size, or two by two of those that
+  // cannot hold the model alone.
+  std::set<uint32_t> counts() {
+    const uint32_t least = request_.count;
+    if (request_.count_max <= least) return {least};
+    const auto devices = static_cast<uint32_t>(cluster_.devices().size());
+    const uint32_t most = std::min(request_.count_max, devices / least_);
+    Group all(devices);
+    std::iota(all.begin(), all.end(), 0);
+    count_ = devices;
+    const auto alone = static_cast<uint32_t>(fastest_alone(all).size());
+    const auto clamped = [&](uint32_t count) { return std::clamp(count, least, most); };
+    grouped_ = std::set<uint32_t>{least, clamped(alone + (devices - alone) / 2)};
+    for (uint32_t size = least_; size <= kGroupSizeMax && size <= devices; ++size)
+      if (size <= kPair || alone < devices) grouped_->insert(clamped(devices / size));
+    std::set<uint32_t> counts = *grouped_;
+    for (uint32_t count = least; count <= std::min(alone, most); count += 1 + count / kCountsDense)
+      counts.insert(count);
+    if (alone > 0) counts.insert(clamped(alone));
+    return counts;
+  }
+
   void look_at(const Group& devices) {
     consider(fastest_alone(devices));
-    if (request_.only_alone) return;
-    for (const Groups& groups : propose_groups(request_.pipeline, speeds_, devices, request_.count, least_))
+    if (request_.only_alone || (grouped_ && !grouped_->contains(count_))) return;
+    for (const Groups& groups : propose_groups(request_.pipeline, speeds_, devices, count_, least_))
       consider(groups);
   }
 
@@ -168,7 +196,7 @@ class ReplicasSearch {
                      [&](uint32_t a, uint32_t b) { return speeds_[a] > speeds_[b]; });
     size_t too_small = 0;
     for (const uint32_t device : devices) {
-      if (groups.size() == request_.count || too_small == kTooSmallMax) break;
+      if (groups.size() == count_ || too_small == kTooSmallMax) break;
       if (plan_of({device}))
         groups.push_back({device});
       else
@@ -198,7 +226,7 @@ class ReplicasSearch {
   }
 
   void consider(const Groups& groups) {
-    if (groups.size() != request_.count) return;
+    if (groups.size() != count_) return;
     if (!request_.pipeline.pins.empty() && groups.front().size() != cluster_.devices().size()) return;
     Found found;
     for (const Group& group : groups) {
@@ -214,20 +242,20 @@ class ReplicasSearch {
     deal_shares(found);
     deal(found);
     found.equal_bits = is_of_one_kind(found);
-    found.round = seconds_a_round(found);
+    found.step = seconds_a_step(found);
     take(found.equal_bits ? best_equal_ : best_mixed_, std::move(found));
   }
 
   // A device more is one more that can fail.
   static void take(std::optional<Found>& best, Found found) {
     const double worth = best && found.seats > best->seats ? SearchOptions{}.worth_a_stage : 1;
-    if (!best || found.round < worth * best->round) best = std::move(found);
+    if (!best || found.step < worth * best->step) best = std::move(found);
   }
   const std::optional<Found>& chosen() const {
     if (!best_equal_ || !best_mixed_) return best_equal_ ? best_equal_ : best_mixed_;
     const double worth =
         request_.pipeline.equal_bits == EqualBits::Prefer ? SearchOptions{}.worth_equal_bits : 1;
-    return worth * best_equal_->round <= best_mixed_->round ? best_equal_ : best_mixed_;
+    return worth * best_equal_->step <= best_mixed_->step ? best_equal_ : best_mixed_;
   }
 
   template <typename Visit>
@@ -281,15 +309,14 @@ class ReplicasSearch {
   uint64_t share(const Found& found, size_t replica) const {
     return found.shares.empty() ? request_.every : found.shares[replica];
   }
-  // In which the replicas make `every` steps each, on average.
-  double seconds_a_round(const Found& found) const {
+  double seconds_a_step(const Found& found) const {
     double slowest = 0, steps = 0;
     for (size_t replica = 0; replica < found.plans.size(); ++replica) {
       const auto own = static_cast<double>(share(found, replica));
       slowest = std::max(slowest, own * seconds(found.plans[replica]->predicted_step));
       steps += own;
     }
-    return (slowest + found.agreement) * static_cast<double>(request_.every * request_.count) / steps;
+    return (slowest + found.agreement) / steps;
   }
 
   std::vector<uint32_t> stages_with(const AgreedWeight& weight, const Found& found) const {
@@ -342,7 +369,7 @@ class ReplicasSearch {
     }
     const auto duration = [](double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); };
     answer.agreement = duration(found.agreement);
-    answer.predicted_step = duration(found.round / static_cast<double>(request_.every));
+    answer.predicted_step = duration(found.step * static_cast<double>(found.plans.size()));
     answer.explanation = explain(request_, answer);
     return answer;
   }
@@ -354,6 +381,8 @@ class ReplicasSearch {
   std::vector<double> speeds_;
   ModelCache models_;
   std::map<Group, Result<Plan>> plans_;
+  uint32_t count_ = 1;  // of replicas, as looked at now
+  std::optional<std::set<uint32_t>> grouped_;  // the numbers for which groups are looked at; nothing: each
   std::optional<Found> best_equal_, best_mixed_;
   std::optional<Error> problem_;  // the first
   bool owners_mix_ = false;
@@ -361,7 +390,9 @@ class ReplicasSearch {
 
 Status check(const ReplicasRequest& request) {
   const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
-  if (request.count < 1 || request.every < 1) return bad("replicas need a number, and rounds steps");
+  if (request.count < 1 || request.every < 1 ||
+      (request.count_max > 0 && request.count_max < request.count))
+    return bad("replicas need a number, and rounds steps");
   if (!request.shares.empty() && request.shares.size() != request.count)
     return bad("shares of " + std::to_string(request.shares.size()) + " replicas, and there are " +
                std::to_string(request.count));

@@ -15,6 +15,8 @@ namespace weft::plan {
 struct ReplicasRequest {
   PlanRequest pipeline{};  // of one replica; its cluster has the devices of all
   uint32_t count = 1;
+  // The planner chooses how many there are, from `count` on up to this; 0: just `count`.
+  uint32_t count_max = 0;
   uint64_t every = 1;       // steps that each makes alone before all agree
   compress::Codec codec{};  // of what they tell each other
   // By replica: of these, how many it makes (replicas::ReplicaTerms); empty: all of them.
@@ -45,7 +47,8 @@ struct ReplicasPlan {
 ReplicasPlan alone(Plan plan);
 
 // Every replica is whole, on devices that no other one has. Of the groupings that are looked at - the fastest
-// devices alone, neighbours together, fast ones with slow ones - that with the most steps a second. Of shares
+// devices alone, neighbours together, fast ones with slow ones - that with the most steps a second; of numbers
+// of replicas, where they may be chosen, the same. Of shares
 // that are given the larger ones go to the faster replicas. Errors:
 // Infeasible, saying what lacks (peers: how many; memory); InvalidArgument for pins, which only one of
 // several replicas could keep; else those of make_plan.

@@ -36,6 +36,8 @@ struct RunTerms {
   dag::LossTerms loss_terms{};  // of what evaluation reports
   // Of a job whose replicas make local steps: then steps, here and in `training`, are inner steps.
   std::optional<replicas::LocalSteps> local_steps{};
+  // They come and go with the peers, up to so many; 0: there are as many as the job says.
+  uint32_t replicas_max = 0;
   bool equal_bits_required = false;  // then a stage goes to nobody of another fingerprint
 
   uint32_t microbatches = 0;  // a step

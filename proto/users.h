@@ -181,6 +181,8 @@ struct JobEvent {
   bool diverged = false;             // of a state: the job failed because its numbers were not finite
   bool skipped = false;              // of a step: it was not finite, and nothing was updated; it has no loss
   std::vector<plan::Seat> seats{};   // of a plan with replicas: whose each of `peers` is; else by stage
+  // Of a plan with replicas: what they make from here on, until another plan begins where it begins.
+  std::optional<replicas::LocalSteps> local_steps{};
 };
 
 // One's own; an admin gets everybody's. The newest first.

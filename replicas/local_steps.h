@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "replicas/outer_round.h"
 #include "replicas/terms.h"
@@ -42,5 +43,10 @@ struct OwnStep {
   bool operator==(const OwnStep&) const = default;
 };
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner);
+
+// What was made of a run up to `made` of its steps by these plans, in their order: each holds until another
+// one begins, and what it made from there on is void. As far as they reach, and a million rounds at most.
+// REQUIRES: valid ones.
+std::vector<OuterRound> rounds_of(const std::vector<LocalSteps>& plans, uint64_t made);
 
 }  // namespace weft::replicas

@@ -21,6 +21,7 @@ using Json = nlohmann::json;
 using replicas::OuterRound;
 constexpr const char* kRecordKind = "weft-rounds";
 constexpr uint64_t kRecordFormat = 1;
+constexpr const char* kAnyNumber = "auto";  // of replicas
 constexpr uint64_t kRecordStepsMax = uint64_t{1} << 48;  // of a run: sums of them stay far from 2^64
 
 std::string line_of(const OuterRound& round) {
@@ -39,7 +40,10 @@ std::string heading_of(const OuterRecord& record) {
   json["graph"] = record.graph_hash;
   json["seed"] = record.seed;
   json["batch_size"] = record.batch_size;
-  json["replicas"] = record.replicas;
+  if (record.replicas == 0)
+    json["replicas"] = kAnyNumber;
+  else
+    json["replicas"] = record.replicas;
   json["sync"] = record.sync;
   return json.dump() + "\n";
 }
@@ -64,8 +68,10 @@ std::optional<OuterRecord> parse_heading(const Json& json) {
   const auto graph = text(json, "graph"), sync = text(json, "sync");
   const auto seed = number(json, "seed", UINT64_MAX), batch = number(json, "batch_size", UINT32_MAX),
              count = number(json, "replicas", replicas::kReplicasMax);
-  if (!graph || !sync || !seed || !batch || !count || *count == 0) return std::nullopt;
-  return OuterRecord{*graph, *seed, static_cast<uint32_t>(*batch), static_cast<uint32_t>(*count), *sync, {}};
+  const bool any = text(json, "replicas") == kAnyNumber;
+  if (!graph || !sync || !seed || !batch || (!any && count.value_or(0) == 0)) return std::nullopt;
+  const auto replicas = static_cast<uint32_t>(any ? 0 : *count);
+  return OuterRecord{*graph, *seed, static_cast<uint32_t>(*batch), replicas, *sync, {}};
 }
 
 // No replica made more than it was dealt.
@@ -84,10 +90,11 @@ std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& recor
   if (!json.is_object()) return std::nullopt;
   const auto before = number(json, "steps_before", kRecordStepsMax);
   const auto steps = json.find("steps");
-  const auto side_by_side = number(json, "side_by_side", record.replicas);
-  if (!before || !side_by_side || *side_by_side == 0 || steps == json.end() || !steps->is_array() ||
-      steps->size() != record.replicas)
+  if (!before || steps == json.end() || !steps->is_array() || steps->empty() ||
+      steps->size() > replicas::kReplicasMax || (record.replicas > 0 && steps->size() != record.replicas))
     return std::nullopt;
+  const auto side_by_side = number(json, "side_by_side", steps->size());
+  if (!side_by_side || *side_by_side == 0) return std::nullopt;
   OuterRound round{.steps_before = *before, .side_by_side = static_cast<uint32_t>(*side_by_side)};
   for (const Json& count : *steps) {
     if (!count.is_number_unsigned() || count.get<uint64_t>() > kRecordStepsMax) return std::nullopt;

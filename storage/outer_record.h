@@ -2,7 +2,8 @@
 // further one is a round:
 //   {"kind":"weft-rounds","format":1,"graph":"<sha-256>","seed":0,"batch_size":64,"replicas":4,"sync":"..."}
 //   {"steps_before":0,"steps":[30,30,30,30],"side_by_side":4}
-// and, where replicas have shares, "dealt", which says what each was to make.
+// and, where replicas have shares, "dealt", which says what each was to make. Where replicas came and went
+// their number is "auto", and each round has its own.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,10 @@
 namespace weft::storage {
 
 struct OuterRecord {
-  std::string graph_hash;  // 64 hexadecimal digits, as a checkpoint has it
+  std::string graph_hash;  // 64 hexadecimal digits, as a checkpoint has it; empty: not known
   uint64_t seed = 0;
   uint32_t batch_size = 0;
-  uint32_t replicas = 1;
+  uint32_t replicas = 1;  // 0: they came and went
   std::string sync;  // how they agree: equal words, equal bytes
   // Each begins where the one before it ended; the first with the record.
   std::vector<replicas::OuterRound> rounds;

@@ -5,6 +5,7 @@
 #include "storage/checkpoint.h"
 #include "storage/sha256.h"
 #include "storage/text_file.h"
+#include "train/replicas_in_turn.h"
 #include "train/resumption.h"
 
 namespace weft::train {
@@ -25,8 +26,8 @@ Status check_shape(const storage::TensorRecord& record, const dag::Graph& graph,
   return {};
 }
 
-// What training goes on from. Of replicas with local steps each has slots of its own where there are as many
-// as made the checkpoint; what was owed, or moves on from agreement to agreement, may have been nothing yet.
+// What training goes on from. Of replicas with local steps each that made the checkpoint has slots of its own,
+// and further ones those of the first; what was owed, or moves on from agreement to agreement, may have been nothing yet.
 struct Wanted {
   std::vector<dag::StateKey> needed{}, kept{};  // kept: if it is there
 };
@@ -45,7 +46,7 @@ Wanted wanted_of(const configs::Job& job, const dag::Graph& graph, uint32_t repl
     if (has_momentum) keep(key, dag::StateSlot::OuterMomentum, 0);
     if (owes) keep(key, dag::StateSlot::ReturnResidue, 0);
     for (uint32_t replica = 0; owes && replica < replicas; ++replica)
-      if (replicas == job.replicas.count) keep(key, dag::StateSlot::Residue, replica);
+      keep(key, dag::StateSlot::Residue, replica);
   }
   return wanted;
 }
@@ -62,13 +63,11 @@ uint32_t take_updates(const configs::Job& job, const storage::Checkpoint& checkp
     if (!updates.empty()) beginning.warnings.push_back(has + ": this run goes on with that of the first");
     return 1;
   }
-  if (then != job.replicas.count) {
-    beginning.warnings.push_back(has + ", and the job has " + std::to_string(job.replicas.count) +
-                                 ": each goes on with that of the first; what was owed is left out");
-    return 1;
-  }
-  for (const uint64_t count : updates) beginning.replica_skipped_steps.push_back(beginning.step - count);
-  return job.replicas.count;
+  const size_t now = job.may_grow() ? then : job.replicas.count;
+  if (then != now) beginning.warnings.push_back(manifest + ": " + describe_other_replicas(then, now));
+  for (size_t replica = 0; replica < std::min(updates.size(), now); ++replica)
+    beginning.replica_skipped_steps.push_back(beginning.step - updates[replica]);
+  return static_cast<uint32_t>(std::min(then, now));
 }
 
 }  // namespace

@@ -8,6 +8,10 @@
 namespace weft::train {
 namespace {
 
+std::string describe_count(uint32_t replicas) {
+  return replicas == 0 ? "auto" : std::to_string(replicas);
+}
+
 Status check_same_run(const storage::OuterRecord& record, const storage::OuterRecord& now,
                       const std::string& path) {
   const auto differs = [&](const char* what, const auto& then, const auto& is) -> Status {
@@ -15,12 +19,13 @@ Status check_same_run(const storage::OuterRecord& record, const storage::OuterRe
     text << path << " is of another run: " << what << " was " << then << " and is " << is;
     return fail(ErrorCode::InvalidArgument, text.str());
   };
-  if (record.graph_hash != now.graph_hash)
+  if (!record.graph_hash.empty() && record.graph_hash != now.graph_hash)
     return fail(ErrorCode::InvalidArgument,
                 path + " is of another model, loss, freeze list or microbatch size than the job");
   if (record.seed != now.seed) return differs("`seed`", record.seed, now.seed);
   if (record.batch_size != now.batch_size) return differs("`batch_size`", record.batch_size, now.batch_size);
-  if (record.replicas != now.replicas) return differs("`replicas`", record.replicas, now.replicas);
+  if (record.replicas != now.replicas)
+    return differs("`replicas`", describe_count(record.replicas), describe_count(now.replicas));
   if (record.sync != now.sync) return differs("`sync`", record.sync, now.sync);
   return {};
 }
@@ -43,8 +48,15 @@ std::string describe_sync(const replicas::ReplicaTerms& terms) {
 }
 
 storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash) {
-  return {std::move(graph_hash),       job.seed, job.batch_size, job.replicas.count,
-          describe_sync(job.replicas), {}};
+  const uint32_t count = job.may_grow() ? 0 : job.replicas.count;
+  return {std::move(graph_hash), job.seed, job.batch_size, count, describe_sync(job.replicas), {}};
+}
+
+storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::LocalSteps>& plans,
+                               uint64_t made) {
+  storage::OuterRecord record = record_of(job, std::string());
+  record.rounds = rounds_of(plans, made);
+  return record;
 }
 
 std::filesystem::path record_file(const configs::Job& job) {

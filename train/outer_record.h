@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "configs/job.h"
+#include "replicas/local_steps.h"
 #include "storage/outer_record.h"
 
 namespace weft::train {
@@ -16,6 +18,10 @@ std::string describe_sync(const replicas::ReplicaTerms& terms);
 
 // A job's, without rounds. `graph_hash`: SHA-256 of Prepared::identity.
 storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash);
+// The same for a job that a broker had computed by these plans (replicas::rounds_of), `made` steps of it: its
+// graph is not known, for the broker may have chosen its microbatch size.
+storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::LocalSteps>& plans,
+                               uint64_t made);
 // Beside its output, trained.rounds.jsonl for trained.onnx.
 std::filesystem::path record_file(const configs::Job& job);
 // The record of a run of that job, `steps` long at least. InvalidArgument, naming the file: of another run.

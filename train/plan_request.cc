@@ -21,11 +21,12 @@ uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
 }  // namespace
 
 Status check_for_peers(const configs::Job& job) {
-  if (!job.replicas.are_local() || job.replicas.count == 1 || job.placement.pins.empty()) return {};
+  const uint32_t most = std::max(job.replicas.count, job.replica_choice.count_max);
+  if (!job.replicas.are_local() || most == 1 || job.placement.pins.empty()) return {};
   return fail(
       job.error(ErrorCode::Unsupported, "placement.pin[0]",
-                "each of the " + std::to_string(job.replicas.count) +
-                    " replicas computes these ops on a peer of its own, and a pin names one; leave it "
+                (job.may_grow() ? "each replica" : "each of the " + std::to_string(most) + " replicas") +
+                    " computes these ops on a peer of its own, and a pin names one; leave it "
                     "out, or say replicas: 1"));
 }
 
@@ -69,10 +70,11 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
   if (job.task != configs::Task::Train || !job.replicas.are_local()) return std::nullopt;
   return plan::ReplicasRequest{.pipeline = pipeline,
                                .count = job.replicas.count,
+                               .count_max = job.replica_choice.count_max,
                                .every = job.replicas.every,
                                .codec = job.replicas.codec,
                                .shares = job.replicas.shares,
-                               .by_speed = job.shares_by_speed,
+                               .by_speed = job.replica_choice.shares,
                                .share_ratio_max = replicas::kShareRatioMax};
 }
 
@@ -81,7 +83,8 @@ std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& tr
   constexpr size_t kReplicasTried = 8;
   constexpr double kWorthSaying = 1.5;
   const auto count = static_cast<uint32_t>(std::min(kReplicasTried, pipeline.cluster.devices().size()));
-  if (job.task != configs::Task::Train || job.replicas != replicas::ReplicaTerms{} || count < 2 ||
+  if (job.task != configs::Task::Train || job.replicas != replicas::ReplicaTerms{} || job.may_grow() ||
+      count < 2 ||
       !job.placement.pins.empty())
     return {};
   configs::Job with = job;

@@ -48,6 +48,13 @@ class Kept {
 
 }  // namespace
 
+std::string describe_other_replicas(size_t then, size_t now) {
+  return "the checkpoint has the optimizer's state of " + std::to_string(then) +
+         (then == 1 ? " replica" : " replicas") + ", and the job has " + std::to_string(now) +
+         (now > then ? ": further ones go on with that of the first, and owe nothing"
+                     : ": that of others, and what they owed, is left out");
+}
+
 Result<std::unique_ptr<ReplicasInTurn>> ReplicasInTurn::create(const configs::Job& job,
                                                                const std::vector<StateKey>& trained_state,
                                                                std::shared_ptr<peer::State> state,
@@ -101,24 +108,34 @@ Result<std::string> ReplicasInTurn::resume(const storage::Checkpoint& checkpoint
     WEFT_TRY_STATUS(kept.take(key_of(shared.key, StateSlot::OuterMomentum), spec, shared.momentum));
     WEFT_TRY_STATUS(kept.take(key_of(shared.key, StateSlot::ReturnResidue), spec, shared.return_residue));
   }
-  const size_t then = std::max<size_t>(checkpoint.replica_updates.size(), 1);
-  const bool is_same = then == own_.size();
+  const size_t then = std::max<size_t>(checkpoint.replica_updates.size(), 1), now = own_.size();
+  become(job_.may_grow() ? then : std::min(then, now));
   for (uint32_t replica = 0; replica < own_.size(); ++replica) {
     Own& own = own_[replica];
-    const uint32_t from = is_same ? replica : 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
-      WEFT_TRY(own.slots[i], kept.need(key_of(slots_[i], slots_[i].slot, from), own.slots[i].spec()));
+      WEFT_TRY(own.slots[i], kept.need(key_of(slots_[i], slots_[i].slot, replica), own.slots[i].spec()));
     }
-    for (size_t i = 0; is_same && i < shared_.size(); ++i)
+    for (size_t i = 0; i < shared_.size(); ++i)
       WEFT_TRY_STATUS(kept.take(key_of(shared_[i].key, StateSlot::Residue, replica), shared_[i].agreed.spec(),
                                 own.residues[i]));
     updates_[replica] = checkpoint.replica_updates.empty() ? checkpoint.step - checkpoint.skipped_steps
-                                                           : checkpoint.replica_updates[from];
+                                                           : checkpoint.replica_updates[replica];
   }
-  if (is_same) return std::string();
-  return "the checkpoint has the optimizer's state of " + std::to_string(then) +
-         (then == 1 ? " replica" : " replicas") + ", and the job has " + std::to_string(own_.size()) +
-         (own_.size() == 1 ? "" : ": each goes on with that of the first") + "; what was owed is left out";
+  if (job_.may_grow() || then == now) return std::string();
+  become(now);
+  return describe_other_replicas(then, now);
+}
+
+// Those that are new go on with the slots of the first one, and owe nothing.
+void ReplicasInTurn::become(size_t replicas) {
+  if (replicas <= own_.size()) {
+    own_.resize(replicas);
+  } else {
+    Own first = own_.front();
+    for (auto& residue : first.residues) std::fill(residue.begin(), residue.end(), 0.0F);
+    own_.resize(replicas, first);
+  }
+  updates_.resize(replicas, updates_.front());
 }
 
 OuterRound ReplicasInTurn::next_round(uint64_t steps_before) {
@@ -128,7 +145,10 @@ OuterRound ReplicasInTurn::next_round(uint64_t steps_before) {
 }
 
 Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
-  if (!is_under_way_) under_way_ = {.round = next_round(step - 1)};
+  if (!is_under_way_) {
+    under_way_ = {.round = next_round(step - 1)};
+    become(under_way_.round.steps.size());
+  }
   is_under_way_ = true;
   const replicas::LocalStep place = replicas::locate(under_way_.round, step);
   if (place.index == 0) WEFT_TRY_STATUS(load(own_[place.replica]));

@@ -29,6 +29,9 @@ struct Agreed {
   std::string not_finite{};     // what of it; then nothing was agreed
 };
 
+// What is said where a checkpoint is of another number of replicas than the job has.
+std::string describe_other_replicas(size_t then, size_t now);
+
 class ReplicasInTurn {
  public:
   struct Options {
@@ -41,8 +44,8 @@ class ReplicasInTurn {
                                                         const std::vector<dag::StateKey>& trained_state,
                                                         std::shared_ptr<peer::State> state, Options options);
 
-  // Goes on from a checkpoint. One of another number of replicas, or of none, gives each the optimizer's
-  // slots of its first, and nobody owes anything: what is said about it; empty: nothing. InvalidArgument: a
+  // Goes on from a checkpoint. Replicas that are not in it have the optimizer's slots of its first one, and
+  // owe nothing; what is said where it has others than the job, empty: nothing. InvalidArgument: a
   // tensor is not there, or of another shape.
   Result<std::string> resume(const storage::Checkpoint& checkpoint);
 
@@ -74,6 +77,7 @@ class ReplicasInTurn {
   Status begin(const std::vector<dag::StateKey>& trained_state);
   bool owes() const { return job_.replicas.codec.kind != compress::Kind::Dense; }
   replicas::OuterRound next_round(uint64_t steps_before);
+  void become(size_t replicas);
   Status load(const Own& own);
   Result<std::string> collect(uint32_t replica, uint64_t steps);
   Result<std::string> agree();

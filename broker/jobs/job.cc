@@ -60,8 +60,12 @@ uint32_t predicted_microbatches(const Job& job, const PlannedRun& plan) {
 }
 
 RunBegin begin_of(const Job& job, const PlannedRun& plan) {
-  return {.after_step = plan.stages[0].assignment->after_step,
-          .checkpointed = job.points.checkpointed_step(),
+  const uint64_t after = plan.stages[0].assignment->after_step;
+  // Where replicas came or went the run counts its steps otherwise than its checkpoint.
+  const CheckpointCommitted* durable = job.points.checkpoint();
+  const bool begins_there = durable != nullptr && durable->made() == InnerSteps(plan).made(after);
+  return {.after_step = after,
+          .checkpointed = begins_there ? after : job.points.checkpointed_step(),
           .recorded = job.log.recorded_step,
           .evaluated = job.log.evaluated_step,
           .metrics = job.log.metrics,

@@ -57,7 +57,7 @@ void Runs::start(Job& job) {
   step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
   job.microbatch_size = plan.training.microbatch_size;
   if (plan.local_steps) job.shares = plan.local_steps->terms.shares;
-  job.drift.begin(step_.now.monotonic, at.run->committed_step());
+  job.drift.begin(step_.now.monotonic, at.run->inner().made(at.run->committed_step()));
   job.phase = std::move(at);
   book_.set_state(job, JobState::Running, plan.serves() ? "serves as " + plan.served.name : "");
   step_.stand_bys = true;
@@ -164,7 +164,7 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   if (!at->crew.all_here()) return {};
   at->away_since.reset();
   at->since = step_.now.monotonic;
-  place->job->drift.begin(step_.now.monotonic, at->run->committed_step());
+  place->job->drift.begin(step_.now.monotonic, at->run->inner().made(at->run->committed_step()));
   if (std::exchange(at->restarted, false))
     book_.notice(*place->job, "the broker was restarted; all " + std::to_string(at->crew.stages.size()) +
                                   " stages came back and go on");

@@ -241,11 +241,20 @@ std::vector<uint32_t> LinkBook::numbers(const std::vector<PeerId>& ids, std::spa
 }
 
 std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, Instant now) const {
-  const std::vector<PeerId> ids = known_and(idle);
-  const std::vector<uint32_t> among = each_once(numbers(ids, idle));
+  return pairs_of(idle, now);
+}
+
+std::vector<LinkBook::Pair> LinkBook::missing_round(std::span<const PeerId> peers) const {
+  return pairs_of(peers, std::nullopt);
+}
+
+std::vector<LinkBook::Pair> LinkBook::pairs_of(std::span<const PeerId> peers,
+                                               std::optional<Instant> repeated_at) const {
+  const std::vector<PeerId> ids = known_and(peers);
+  const std::vector<uint32_t> among = each_once(numbers(ids, peers));
   const Survey survey(partners_, static_cast<uint32_t>(ids.size()), among);
   std::vector<NumberPair> chosen = pairs_to_measure(survey, ids, among);
-  if (chosen.empty()) chosen = pairs_to_repeat(survey, among, now);
+  if (chosen.empty() && repeated_at) chosen = pairs_to_repeat(survey, among, *repeated_at);
   std::vector<Pair> round;
   for (auto [a, b] : chosen) {
     if (relayed(survey.partners(b)) > relayed(survey.partners(a))) std::swap(a, b);

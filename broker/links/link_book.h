@@ -55,6 +55,8 @@ class LinkBook {
     PeerId dials, accepts;
   };
   std::vector<Pair> next_round(std::span<const PeerId> idle, Instant now) const;
+  // The same of what is missing alone.
+  std::vector<Pair> missing_round(std::span<const PeerId> peers) const;
   bool wants_more(std::span<const PeerId> peers, Instant now) const;
 
   // Sites, lines and links of `devices` (by index the peers'): sets DeviceView::site, uplink, downlink, and
@@ -63,6 +65,7 @@ class LinkBook {
                             Instant now) const;
 
  private:
+  std::vector<Pair> pairs_of(std::span<const PeerId> among, std::optional<Instant> repeated_at) const;
   struct Streak {  // traffic that ran otherwise than what is believed, one after the other
     uint32_t times = 0;
     bool slower = false;

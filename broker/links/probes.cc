@@ -35,13 +35,38 @@ std::vector<PeerId> Probes::idle_peers() const {
   return idle;
 }
 
+// Those of runs that take more replicas when they come: what lies between them and whoever came is measured
+// although they work. It takes a second, and their lines are idle between two agreements.
+std::vector<PeerId> Probes::growing_peers() const {
+  std::vector<PeerId> growing;
+  for (const auto& [number, job] : book_.jobs()) {
+    const phase::Running* at = job.running();
+    if (at == nullptr || at->over || at->moving) continue;
+    const PlannedRun& plan = *at->crew.plan;
+    if (plan.replicas_max <= at->run->inner().replicas()) continue;
+    for (const PlannedStage& stage : plan.stages)
+      if (const Peer* peer = pool_.find(stage.peer); peer != nullptr && may_probe(*peer) &&
+                                                     peer->stages.size() == 1 &&
+                                                     peer->minor >= proto::kProtocolMinorOfProbesAtWork)
+        growing.push_back(stage.peer);
+  }
+  return growing;
+}
+
 void Probes::update() {
   step_.probes = false;
   if (!options_.measures_links) return;
   if (round_ && step_.now.monotonic >= round_->deadline) end_round();
   if (round_) return;
   std::erase_if(resting_, [&](const auto& entry) { return entry.second <= step_.now.monotonic; });
-  const auto pairs = links_.next_round(idle_peers(), step_.now.monotonic);
+  std::vector<PeerId> peers = idle_peers();
+  std::vector<LinkBook::Pair> pairs = links_.missing_round(peers);
+  if (const auto growing = growing_peers(); pairs.empty() && !peers.empty() && !growing.empty()) {
+    std::vector<PeerId> all = peers;
+    all.insert(all.end(), growing.begin(), growing.end());
+    pairs = links_.missing_round(all);
+  }
+  if (pairs.empty()) pairs = links_.next_round(peers, step_.now.monotonic);
   if (!pairs.empty()) start_round(pairs);
 }
 

@@ -57,6 +57,7 @@ class Probes {
   };
   bool may_probe(const Peer& peer) const;
   std::vector<PeerId> idle_peers() const;
+  std::vector<PeerId> growing_peers() const;
   void start_round(const std::vector<LinkBook::Pair>& pairs);
   void tell(const Pair& pair, const PeerId& to, const PeerId& other);
   Pair* pair_of(const PeerId& peer);
@@ -77,7 +78,7 @@ class Probes {
   LinkBook links_;
   std::optional<Round> round_;  // under way
   uint64_t rounds_ = 0;
-  std::map<PeerId, Instant> resting_;  // until when they are not asked to measure
+  std::map<PeerId, Instant> resting_;              // until when they are not asked to measure
   std::map<std::pair<PeerId, PeerId>, Way> ways_;  // from, to
 };
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "broker/pool/candidates.h"
+#include "broker/run/inner_steps.h"
 #include "dag/op_table.h"
 #include "dag/recompute.h"
 #include "dag/split.h"
@@ -40,6 +41,15 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
     state.add_beside(saved, tensor.key.name, tensors);
   }
   return tensors;
+}
+
+// Where replicas came or went, inner steps are counted anew from what all of them had made. Those that are
+// left out count as skipped, so that an optimizer's number of updates is what it was.
+void go_on_from(const SavedState& saved, proto::AssignStage& stage) {
+  stage.after_step =
+      stage.local ? InnerSteps(stage.local->steps).find(saved.step(), saved.made()).value_or(saved.made())
+                  : saved.step();
+  stage.skipped_steps = saved.skipped_steps(stage.seat.replica) + stage.after_step - saved.step();
 }
 
 // For a device of another class than the stage was made for.
@@ -175,8 +185,7 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
     stage.plan_version = request_.plan_version;
     stage.training = run->training;
     stage.microbatches_in_flight = planned_stage.microbatches_in_flight;
-    stage.after_step = saved.step();
-    stage.skipped_steps = saved.skipped_steps(stage.seat.replica);
+    go_on_from(saved, stage);
     stage.data_key = run->data_key;
     stage.copy_rate = plan::copy_rate(copy_rate_, request_.cluster, planned_stage.devices.front());
     stage.device_class = at.peer.device.device_class();
@@ -292,8 +301,7 @@ Result<std::shared_ptr<const PlannedRun>> place_stages_again(const StartPlanning
     auto stage = std::make_shared<proto::AssignStage>(*planned.assignment);
     planned.peer = request.candidates[request.placed[s]].peer;
     stage->plan_version = request.plan_version;
-    stage->after_step = saved.step();
-    stage->skipped_steps = saved.skipped_steps(stage->seat.replica);
+    go_on_from(saved, *stage);
     stage->data_key = run->data_key;
     stage->copy_rate = plan::copy_rate(copy_rate, request.cluster, request.placed[s]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, initial));

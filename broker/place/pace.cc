@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "broker/run/inner_steps.h"
 #include "plan/predict.h"
 
 namespace weft::broker {
@@ -150,14 +151,14 @@ double Pace::agreement_seconds(std::span<const uint32_t> placed) const {
   return plan::agreement_seconds(cluster_, loads) / static_cast<double>(every_);
 }
 
+double Pace::part_of(uint32_t replica) const {
+  return shares_.empty() ? 1 : static_cast<double>(shares_[replica]) / static_cast<double>(every_);
+}
+
 double Pace::step_seconds(std::span<const uint32_t> placed) const {
   double slowest = 0;
-  for (uint32_t replica = 0; replica < replicas_; ++replica) {
-    // Of a slower replica's steps there are fewer.
-    const double part =
-        shares_.empty() ? 1 : static_cast<double>(shares_[replica]) / static_cast<double>(every_);
-    slowest = std::max(slowest, part * step_seconds(replica, placed));
-  }
+  for (uint32_t replica = 0; replica < replicas_; ++replica)
+    slowest = std::max(slowest, part_of(replica) * step_seconds(replica, placed));
   return slowest + agreement_seconds(placed);
 }
 
@@ -201,10 +202,12 @@ plan::StageWork Pace::work_of(uint32_t stage, const plan::Rates& rates) const {
 }
 
 Duration Pace::predicted_step(std::span<const uint32_t> placed) const {
-  Duration slowest{};
-  for (uint32_t replica = 0; replica < replicas_; ++replica)
-    slowest = std::max(slowest, predicted_step(replica, placed));
-  return slowest + to_duration(agreement_seconds(placed));
+  double slowest = 0, made = 0;
+  for (uint32_t replica = 0; replica < replicas_; ++replica) {
+    slowest = std::max(slowest, part_of(replica) * seconds(predicted_step(replica, placed)));
+    made += part_of(replica);
+  }
+  return to_duration((slowest + agreement_seconds(placed)) / made);
 }
 
 Duration Pace::predicted_step(uint32_t replica, std::span<const uint32_t> placed) const {
@@ -234,6 +237,7 @@ Duration Pace::predicted_step(uint32_t replica, std::span<const uint32_t> placed
 Reconsidered::Other compare_runs(const Reconsider& request, const PlannedRun& other) {
   const std::vector<Candidate>& candidates = request.request.candidates;
   Reconsidered::Other compared;
+  compared.replicas = InnerSteps(other).replicas();
   std::vector<uint32_t> placed;
   for (const PlannedStage& stage : other.stages) {
     const auto at = std::find_if(candidates.begin(), candidates.end(),

@@ -24,7 +24,8 @@ class Pace {
   // placed: by stage, an index into the candidates. An estimate to compare with another: all stages and ways
   // one after the other, and the busiest of them for each further microbatch.
   double step_seconds(std::span<const uint32_t> placed) const;
-  // The same played through as the planner does, task by task.
+  // Of the run: with replicas one of all of theirs, of whom each makes its share. Played through as the
+  // planner does, task by task.
   Duration predicted_step(std::span<const uint32_t> placed) const;
 
  private:
@@ -48,6 +49,7 @@ class Pace {
   void add_agreed(const PlannedRun& plan);
   double step_seconds(uint32_t replica, std::span<const uint32_t> placed) const;
   Duration predicted_step(uint32_t replica, std::span<const uint32_t> placed) const;
+  double part_of(uint32_t replica) const;  // of the steps that the fastest replica makes
   double agreement_seconds(std::span<const uint32_t> placed) const;  // a step's part
   double compute_seconds(uint32_t stage, uint32_t candidate) const;
   plan::StageWork work_of(uint32_t stage, const plan::Rates& rates) const;

@@ -52,13 +52,13 @@ void StageState::add_beside(const SavedState& saved, const std::string& initiali
     into.push_back(*found);
     into.back().key.replica = to;
   };
-  const bool is_same = saved.replicas() == (stage_.local ? stage_.local->steps.terms.count : 1);
-  for (const StateSlot slot : optimizer_slots(stage_.training.optimizer)) take(slot, is_same ? own : 0, own);
+  const bool is_new = own >= saved.replicas();
+  for (const StateSlot slot : optimizer_slots(stage_.training.optimizer)) take(slot, is_new ? 0 : own, own);
   if (!owners_.contains(initializer)) return;
   const replicas::ReplicaTerms& terms = stage_.local->steps.terms;
   if (terms.outer.type == replicas::OuterType::Nesterov) take(StateSlot::OuterMomentum, 0, 0);
   if (terms.codec.kind == compress::Kind::Dense) return;
-  if (is_same) take(StateSlot::Residue, own, own);
+  if (!is_new) take(StateSlot::Residue, own, own);
   if (owns(initializer)) take(StateSlot::ReturnResidue, 0, 0);
 }
 

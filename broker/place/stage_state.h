@@ -23,6 +23,7 @@ class SavedState {
   // Of how many replicas each has slots of its own in it; 1 where there are none.
   uint32_t replicas() const { return replicas_; }
   uint64_t step() const { return checkpoint_ != nullptr ? checkpoint_->step : 0; }
+  uint64_t made() const { return checkpoint_ != nullptr ? checkpoint_->made() : 0; }  // steps of the run
   // Up to it, those in which that replica's optimizer updated nothing.
   uint64_t skipped_steps(uint32_t replica) const;
 
@@ -37,8 +38,8 @@ class StageState {
  public:
   explicit StageState(const proto::AssignStage& stage);
 
-  // What `saved` has beside the weight, under the keys of the stage's replica. From another number of
-  // replicas each goes on with the first one's slots, and nobody owes anything.
+  // What `saved` has beside the weight, under the keys of the stage's replica. A replica that was not among
+  // those goes on with the first one's slots, and owes nothing.
   void add_beside(const SavedState& saved, const std::string& initializer,
                   std::vector<proto::TensorReference>& into) const;
   // Whether a snapshot of the stage holds a tensor of that key.

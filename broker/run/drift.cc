@@ -14,8 +14,9 @@ void Drift::begin(Instant now, uint64_t committed) {
   committed_ = committed;
 }
 
-bool Drift::is_time(Instant now, uint64_t committed) {
-  if (options_.look_after <= Duration{} || now - since_ < look_after_ ||
+bool Drift::is_time(Instant now, uint64_t committed, bool may_grow) {
+  const Duration after = may_grow ? std::min(options_.grow_after, look_after_) : look_after_;
+  if (options_.look_after <= Duration{} || now - since_ < after ||
       committed < committed_ + options_.steps_min)
     return false;
   step_seconds_ = seconds(now - since_) / static_cast<double>(committed - committed_);
@@ -34,12 +35,12 @@ std::optional<double> Drift::take_disappointment() {
   return before;
 }
 
-bool Drift::has_news(const Belief& belief) { return std::exchange(belief_, belief) != belief; }
+bool Drift::take_news(const Belief& belief) { return std::exchange(belief_, belief) != belief; }
 
 // What was measured stands for the step as it is: the prediction says what share of it is left.
-bool Drift::pays(Duration as_it_is, Duration as_planned, uint64_t steps_left, double cost) const {
+bool Drift::pays(Duration as_it_is, Duration as_planned, uint64_t steps_left, double cost, bool grows) const {
   const double is = seconds(as_it_is), planned = seconds(as_planned);
-  if (!(planned > 0) || is < options_.gain_min * planned) return false;
+  if (!(planned > 0) || is < (grows ? options_.growth_min : options_.gain_min) * planned) return false;
   const double won = step_seconds_ * (1 - planned / is) * static_cast<double>(steps_left);
   return won >= options_.pay_min * cost;
 }

@@ -2,7 +2,8 @@
 // its plan took them for. A look costs some planning, a move costs seconds without steps: looks keep a
 // distance, which is longer after a move until it has turned out to pay, only a plan that is clearly faster
 // and wins the move's cost several times is moved to, and a move that brought nothing makes the next look
-// late. Pure: time is handed in.
+// late. A run whose replicas come and go looks sooner at peers that came, and takes them for less. Pure: time is
+// handed in.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ struct DriftOptions {
   uint64_t steps_min = 8;  // committed since then: what a step takes is measured over them
   double gain_min = 1.25;  // times faster a step is predicted to be
   double pay_min = 3;      // times the cost that the steps that are left win
+  Duration grow_after = std::chrono::seconds(5);  // instead of look_after, where more replicas could be had
+  double growth_min = 1.03;                       // instead of gain_min, with more replicas
 };
 
 // What a plan rests on, as numbers that change with it.
@@ -34,16 +37,20 @@ class Drift {
   // A run of the plan goes on from here.
   void begin(Instant now, uint64_t committed);
 
-  // Nothing has to be done before; then what steps took since is known.
-  bool is_time(Instant now, uint64_t committed);
+  // Nothing has to be done before; then what steps took since is known. `may_grow`: peers are there for more
+  // replicas.
+  bool is_time(Instant now, uint64_t committed, bool may_grow = false);
   double step_seconds() const { return step_seconds_; }  // wall, over the last window
   // After a move, at the first look: what a step took before, if it takes no less now.
   std::optional<double> take_disappointment();
-  // Whether anything that the plan rests on has changed since it was made or last looked at.
-  bool has_news(const Belief& belief);
+  // Whether anything that the plan rests on has changed since it was made or last looked at. take_news(): and
+  // it was looked at.
+  bool has_news(const Belief& belief) const { return belief_ != belief; }
+  bool take_news(const Belief& belief);
 
   // Predicted under what is believed now: a step as the run is, and as it would be. `cost`: seconds.
-  bool pays(Duration as_it_is, Duration as_planned, uint64_t steps_left, double cost) const;
+  bool pays(Duration as_it_is, Duration as_planned, uint64_t steps_left, double cost,
+            bool grows = false) const;
   void moves();
 
  private:

@@ -33,6 +33,14 @@ uint64_t InnerSteps::next_whole(uint64_t inner) const {
   return local_ && inner > local_->begun_after ? next_agreement(*local_, clamped(inner)) : inner;
 }
 
+std::optional<uint64_t> InnerSteps::find(uint64_t step, uint64_t made) const {
+  if (!local_) return step;
+  if (made == local_->begun_after) return made;
+  const bool is_here = step > local_->begun_after && step <= last_inner_step(*local_);
+  if (is_here && agrees_after(*local_, step) && steps_after(*local_, step) == made) return step;
+  return std::nullopt;
+}
+
 bool InnerSteps::is_due(uint64_t every, uint64_t inner) const {
   if (!local_) return inner % every == 0;
   if (inner <= local_->begun_after || !is_whole(inner)) return false;

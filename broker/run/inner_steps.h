@@ -37,6 +37,11 @@ class InnerSteps {
   bool is_whole(uint64_t inner) const;
   // The first one of which it is, from `inner` on.
   uint64_t next_whole(uint64_t inner) const;
+  // Which of these inner steps a snapshot is of: of that number, perhaps of other replicas, with so many steps
+  // of the run. Nothing: these began after it, or do not agree there.
+  std::optional<uint64_t> find(uint64_t step, uint64_t made) const;
+  // Whether replicas with local steps began there.
+  bool is_begun_at(uint64_t inner) const { return local_ && inner == local_->begun_after; }
   // Whether what is due every so many steps of the run is due after it: at the first whole state from there
   // on.
   bool is_due(uint64_t every, uint64_t inner) const;

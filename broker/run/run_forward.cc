@@ -20,7 +20,12 @@ ForwardPass::ForwardPass(std::shared_ptr<const PlannedRun> plan, const RunBegin&
 bool ForwardPass::is_due(uint64_t step) const {
   if (plan_->forward_microbatches == 0 || inner_.made(step) <= evaluated_) return false;
   const uint64_t every = plan_->borders.evaluate_every;
-  return step == plan_->training.steps || (every != 0 && inner_.is_due(every, step));
+  if (step == plan_->training.steps) return true;
+  if (every == 0) return false;
+  // What the replicas before owe, who did not end their last round like these: they were more, or fewer.
+  if (plan_->replicas_max > 0 && inner_.is_begun_at(step))
+    return inner_.made(step) / every > evaluated_ / every;
+  return inner_.is_due(every, step);
 }
 
 void ForwardPass::begin_evaluation(uint64_t step) {

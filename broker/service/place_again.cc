@@ -1,5 +1,7 @@
 #include "broker/service/place_again.h"
 
+#include <set>
+
 #include "broker/place/assembly.h"
 #include "broker/service/random_secret.h"
 #include "proto/codec/codec.h"
@@ -13,9 +15,12 @@ Result<std::shared_ptr<const PlannedRun>> place_again(const StartPlanning& reque
     return fail(ErrorCode::Unavailable, "the job's microbatches were chosen anew since");
   WEFT_TRY(const auto placed,
            place_stages_again(request, feed != nullptr ? &feed->initial : nullptr, copy_rate, random_secret));
+  std::set<Digest> lent;  // by peers
+  if (request.checkpoint_is_direct)
+    for (const auto& tensor : request.checkpoint->tensors) lent.insert(tensor.sha256);
   for (const PlannedStage& stage : placed->stages)
     for (const auto& tensor : stage.assignment->tensors)
-      if (!blobs.has(tensor.sha256))
+      if (!lent.contains(tensor.sha256) && !blobs.has(tensor.sha256))
         return fail(ErrorCode::Unavailable, "the tensor of '" + tensor.key.name + "' was collected");
   // They are stored and sent: encoded here, on this thread, and once.
   auto run = std::make_shared<PlannedRun>(*placed);

@@ -47,14 +47,17 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
   return pins;
 }
 
-// Whose inner steps begin where the job did: at a checkpoint that came with it.
+// Whose inner steps begin where the job did: at a checkpoint that came with it. Where replicas come and go
+// they begin where these do.
 std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, const StartPlanning& request,
-                                                   const std::vector<uint64_t>& shares) {
+                                                   const plan::ReplicasPlan& plan) {
   const configs::Job& job = context.job;
   if (context.steps == 0 || !job.replicas.are_local()) return std::nullopt;
   const auto& beginning = request.submission->beginning;
   replicas::LocalSteps local{job.replicas, context.steps, beginning ? beginning->step : 0};
-  local.terms.shares = shares;
+  if (job.may_grow() && request.checkpoint) local.begun_after = request.checkpoint->made();
+  local.terms.count = static_cast<uint32_t>(plan.replicas.size());
+  local.terms.shares = plan.shares;
   return local;
 }
 
@@ -66,12 +69,12 @@ Status check_beginning(const proto::SubmitJob& submission, uint64_t steps) {
                                               std::to_string(steps) + " steps");
 }
 
-JobTerms terms_of(const JobContext& context, const StartPlanning& request,
-                  const std::vector<uint64_t>& shares) {
+JobTerms terms_of(const JobContext& context, const StartPlanning& request, const plan::ReplicasPlan& plan) {
   const configs::Job& job = context.job;
   JobTerms terms;
-  terms.run.local_steps = local_steps_of(context, request, shares);
+  terms.run.local_steps = local_steps_of(context, request, plan);
   const auto& local = terms.run.local_steps;
+  if (local && job.may_grow()) terms.run.replicas_max = job.replica_choice.count_max;
   terms.run.training = {job, local ? last_inner_step(*local) : context.steps, context.empty_steps};
   terms.run.borders = job;
   if (!job.losses.empty()) terms.run.loss_terms = dag::loss_terms(job.losses);
@@ -156,7 +159,7 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   asked.compression.gentler = request.gentler;
   if (auto replicas = train::replicas_request(job, asked)) {
     replicas->compares = compares;
-    if (!request.shares.empty()) replicas->shares = request.shares;
+    if (!request.shares.empty() && !job.may_grow()) replicas->shares = request.shares;
     return plan::make_replicas_plan(*replicas);
   }
   WEFT_TRY(plan::Plan plan, plan::make_plan(asked));
@@ -198,7 +201,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
               "dense ones, predicts a little differently");
   if (context.job.replicas.are_local() && trains)
     WEFT_TRY_STATUS(check_beginning(*request.submission, context.steps));
-  const JobTerms terms = terms_of(context, request, plan.shares);
+  const JobTerms terms = terms_of(context, request, plan);
   Assembly assembly(request, terms, plan, copy_rate_.value_or(0), random_secret);
   for (uint32_t replica = 0; replica < plan.replicas.size(); ++replica) {
     const plan::Plan& own = plan.replicas[replica];
@@ -258,7 +261,7 @@ Result<JobPlanner::Wanted> JobPlanner::check_served(const proto::SubmitJob& subm
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
   if (job.task == configs::Task::Serve) return check_served(submission, job);
-  const bool has_shares = job.shares_by_speed || !job.replicas.shares.empty();
+  const bool has_shares = job.replica_choice.shares || !job.replicas.shares.empty();
   const bool is_new = job.may_have_empty_steps() || !job.optimizer.groups.empty();
   // Rows that are not of the model are refused at once; its weights do not matter for that.
   if (!submission.tensors.empty()) {

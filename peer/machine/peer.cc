@@ -106,13 +106,18 @@ void Peer::State::on_message(const proto::Message& message) {
 }
 
 void Peer::State::on_invitation(const proto::RelayInvitation& invitation) {
-  const bool is_of_probe = invitation.run == 0 && stages.empty();
+  const bool is_of_probe = invitation.run == 0 && may_measure();
   if (is_of_probe || find_of(invitation) != nullptr) out.push_back(InviteLink{invitation.ticket});
 }
 
-// A stage's tensors come before measurements.
+// A stage's tensors come before measurements. Replicas that make local steps have few of them.
+bool Peer::State::may_measure() const {
+  return std::all_of(stages.begin(), stages.end(),
+                     [](const auto& entry) { return entry.second.machine.assignment().local.has_value(); });
+}
+
 void Peer::State::probe(const proto::ProbeLink& link) {
-  if (stages.empty()) return out.push_back(Probe{link});
+  if (may_measure()) return out.push_back(Probe{link});
   tell(proto::ProbeReport{.round = link.round,
                           .peer = link.peer,
                           .failure = Error{ErrorCode::Cancelled, "the peer runs a stage"}});

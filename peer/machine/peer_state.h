@@ -74,6 +74,7 @@ struct Peer::State {
   void on_broker_went(const std::string& why);
   void on_message(const proto::Message& message);
   void on_invitation(const proto::RelayInvitation& invitation);
+  bool may_measure() const;
   void probe(const proto::ProbeLink& link);
   void on_tick(Bytes memory_free);
   void request_drain();

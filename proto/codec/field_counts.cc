@@ -60,7 +60,7 @@ static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
 static_assert(has_fields<JobStatus, 24>);
 static_assert(has_fields<PeerStatus, 14>);
-static_assert(has_fields<JobEvent, 18>);
+static_assert(has_fields<JobEvent, 19>);
 static_assert(has_fields<ListJobs, 2>);
 static_assert(has_fields<JobList, 2>);
 static_assert(has_fields<GetJob, 1>);

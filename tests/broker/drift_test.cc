@@ -21,12 +21,12 @@ TEST(Drift, LooksWhenThereIsNewsAndEnoughWasMeasured) {
   EXPECT_FALSE(drift.is_time(at(140), 12)) << "too few steps";
   EXPECT_TRUE(drift.is_time(at(140), 15));
   EXPECT_DOUBLE_EQ(drift.step_seconds(), 4);
-  EXPECT_FALSE(drift.has_news({.links = 1}));
+  EXPECT_FALSE(drift.take_news({.links = 1}));
   EXPECT_FALSE(drift.is_time(at(169), 90)) << "since the last look";
   EXPECT_TRUE(drift.is_time(at(170), 75));
   EXPECT_DOUBLE_EQ(drift.step_seconds(), 0.5);
-  EXPECT_TRUE(drift.has_news({.links = 1, .devices = 1}));
-  EXPECT_FALSE(drift.has_news({.links = 1, .devices = 1})) << "that was looked at";
+  EXPECT_TRUE(drift.take_news({.links = 1, .devices = 1}));
+  EXPECT_FALSE(drift.take_news({.links = 1, .devices = 1})) << "that was looked at";
   EXPECT_FALSE(Drift({.look_after = {}}).is_time(at(1'000'000), 1'000'000)) << "never";
 }
 
@@ -65,6 +65,26 @@ TEST(Drift, AMoveMakesTheNextLookLaterAndOneThatBroughtNothingMuch) {
 }
 
 // ---- the whole broker
+
+TEST(Drift, MoreReplicasAreTakenSoonerAndForLess) {
+  Drift drift({.look_after = seconds(30), .steps_min = 8, .grow_after = seconds(5)});
+  drift.planned({.pool = 1});
+  drift.begin(at(100), 0);
+  EXPECT_FALSE(drift.is_time(at(104), 50, /*may_grow=*/true));
+  EXPECT_FALSE(drift.is_time(at(106), 50, /*may_grow=*/false));
+  EXPECT_FALSE(drift.is_time(at(106), 7, /*may_grow=*/true)) << "too few steps";
+  EXPECT_TRUE(drift.has_news({.pool = 2}));
+  EXPECT_TRUE(drift.is_time(at(106), 30, /*may_grow=*/true));
+  const auto pays = [&](int64_t planned, uint64_t left, bool grows) {
+    return drift.pays(milliseconds(100), milliseconds(planned), left, 1.0, grows);
+  };
+  EXPECT_FALSE(pays(90, 1000, false));
+  EXPECT_TRUE(pays(90, 1000, true)) << "ten replicas where there were nine";
+  EXPECT_FALSE(pays(99, 1000, true)) << "within what a prediction is wrong by";
+  EXPECT_FALSE(pays(90, 100, true)) << "what is left of the run wins less than it costs";
+  Drift never({.look_after = {}, .grow_after = seconds(5)});
+  EXPECT_FALSE(never.is_time(at(1000), 1000, /*may_grow=*/true));
+}
 
 test::ClusterOptions long_job() {
   return {.steps = 400, .checkpoint_steps = 100, .drift = {.look_after = seconds(2)}};

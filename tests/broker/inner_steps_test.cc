@@ -43,5 +43,22 @@ TEST(InnerSteps, AreWhatIsDealt) {
   }
 }
 
+// Where replicas come and go a snapshot may be of those before: in whose numbers it has another place.
+TEST(InnerSteps, FindsWhereASnapshotIs) {
+  const InnerSteps three(
+      replicas::LocalSteps{.terms = {.count = 3, .every = 4}, .steps = 100, .begun_after = 10});
+  EXPECT_EQ(three.find(14, 22), 14u) << "its own";
+  EXPECT_EQ(three.find(5, 10), 10u) << "of two replicas, after which these began";
+  EXPECT_EQ(three.find(14, 18), std::nullopt) << "of others, after as many inner steps";
+  EXPECT_EQ(three.find(15, 25), std::nullopt) << "where they do not agree";
+  EXPECT_EQ(three.find(4, 8), std::nullopt) << "before they began";
+  EXPECT_EQ(three.find(1000, 100), std::nullopt);
+  EXPECT_TRUE(three.is_begun_at(10));
+  EXPECT_FALSE(three.is_begun_at(14));
+  proto::RunTerms plain;
+  plain.training.steps = 20;
+  EXPECT_EQ(InnerSteps(plain).find(7, 7), 7u);
+}
+
 }  // namespace
 }  // namespace weft::broker::local

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "broker/records.h"
+#include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "tests/broker/programs.h"
 #include "tests/support/keys.h"
@@ -30,7 +31,8 @@ struct LocalShape {
   double clip_norm = 0;
   dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
   std::vector<uint64_t> empty_steps{};
-  std::set<uint64_t> bad{};  // steps of the run whose gradients are not finite
+  uint32_t replicas_max = 0;  // they come and go, up to so many
+  std::set<uint64_t> bad{};   // steps of the run whose gradients are not finite
 };
 
 constexpr uint32_t kLocalBatch = 8, kLocalMicrobatches = 2;
@@ -131,6 +133,7 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
   local.terms.codec = compress::parse("int8").value();
   local.terms.shares = shape.shares;
   plan->local_steps = local;
+  plan->replicas_max = shape.replicas_max;
   dag::TrainingSpec& training = plan->training;
   training.steps = last_inner_step(local);
   training.batch_size = kLocalBatch;
@@ -156,8 +159,11 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
       stage->seat = {s, r};
       stage->stage_count = shape.stages;
       stage->training = training;
-      stage->after_step = saved != nullptr ? saved->step : shape.begun_after;
-      stage->skipped_steps = saved != nullptr ? saved->skipped_by(r) : 0;
+      stage->after_step = saved == nullptr ? shape.begun_after
+                          : shape.replicas_max == 0
+                              ? saved->step
+                              : broker::InnerSteps(local).find(saved->step, saved->made()).value();
+      stage->skipped_steps = saved != nullptr ? saved->skipped_by(r) + stage->after_step - saved->step : 0;
       stage->local = proto::LocalTerms{
           local, {{s, weight_of(s), owner_of_stage(shape, s), std::vector<uint32_t>(shape.replicas, s)}}};
       const dag::TensorSpec spec{dag::DType::F32, dag::Shape({4})};

@@ -76,6 +76,7 @@ class World {
       if (const auto* send = std::get_if<Send>(&effect)) sent[send->connection].push_back(*send->message);
       if (const auto* close = std::get_if<Close>(&effect)) closed.push_back(close->connection);
       if (const auto* planning = std::get_if<StartPlanning>(&effect)) plannings.push_back(*planning);
+      if (const auto* look = std::get_if<Reconsider>(&effect)) reconsiders.push_back(*look);
       if (const auto* check = std::get_if<CheckSubmission>(&effect)) checks.push_back(*check);
       if (const auto* question = std::get_if<AnswerFromStore>(&effect))
         sent[question->connection].push_back(answer_from_store(store, *question));
@@ -203,6 +204,7 @@ class World {
   std::map<ConnectionId, std::vector<Message>> sent;
   std::vector<ConnectionId> closed;
   std::vector<StartPlanning> plannings;
+  std::vector<Reconsider> reconsiders;
   std::vector<CheckSubmission> checks;
   std::vector<KeepBlobs> keeps;
   bool keeps_blobs = true;  // at once

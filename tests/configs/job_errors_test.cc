@@ -130,6 +130,11 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"replicas=0", "`replicas` must be a whole number from 1"},
       {"replicas=5000", "`replicas` must be a whole number from 1 to 1024"},
       {"replicas=3", "`replicas` is 3, but a step's"},
+      {"replicas=many", "`replicas` must be a whole number from 1"},
+      {"replicas=auto", "`replicas` leaves open how many there are: then they agree now and then"},
+      {"replicas={min: 4, max: 2}", "`replicas.max` is 2, and `replicas.min` 4"},
+      {"replicas={most: 4}", "unknown key `replicas.most`; there are: min, max"},
+
       {"sync=stepp", "`sync` is `step`, or says how often, as {every: 30}"},
       {"sync={}", "`sync.every` is missing; after how many steps"},
       {"sync={every: 0}", "`sync.every` must be a whole number from 1"},

@@ -33,11 +33,12 @@ std::set<uint32_t> devices_of(const Plan& plan) {
 // Each replica computes the whole graph on devices that no other one has, and all that is trained has an
 // owner.
 void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
-  ASSERT_EQ(plan.replicas.size(), request.count);
+  const size_t count = plan.replicas.size();
+  ASSERT_TRUE(count == request.count || (count > request.count && count <= request.count_max));
   std::set<uint32_t> used;
   double slowest = 0, steps = 0;
   if (request.by_speed || !request.shares.empty()) {
-    ASSERT_EQ(plan.shares.size(), request.count);
+    ASSERT_EQ(plan.shares.size(), count);
     EXPECT_EQ(*std::max_element(plan.shares.begin(), plan.shares.end()), request.every);
   }
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
@@ -51,7 +52,7 @@ void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
   }
   EXPECT_LE(used.size(), request.pipeline.cluster.devices().size());
   const auto every = static_cast<double>(request.every);
-  const double round = seconds(plan.predicted_step) * steps / static_cast<double>(request.count);
+  const double round = seconds(plan.predicted_step) * steps / static_cast<double>(count);
   EXPECT_NEAR(round, slowest + seconds(plan.agreement), 1e-8 * every + 1e-6 * slowest);
 
   const Graph& graph = *request.pipeline.graph;
@@ -62,10 +63,10 @@ void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
   for (size_t i = 0; i < trained.size(); ++i) {
     const AgreedWeight& weight = plan.agreed[i];
     EXPECT_EQ(weight.name, trained[i]);
-    EXPECT_LT(weight.owner, request.count);
-    ASSERT_EQ(weight.stages.size(), request.count);
+    EXPECT_LT(weight.owner, count);
+    ASSERT_EQ(weight.stages.size(), count);
     const dag::OpId op = graph.value(graph.find_initializer(weight.name)->value).producer;
-    for (uint32_t replica = 0; replica < request.count; ++replica)
+    for (uint32_t replica = 0; replica < count; ++replica)
       EXPECT_EQ(weight.stages[replica], plan.replicas[replica].stage_of_op[op.index]);
   }
 }
@@ -89,6 +90,49 @@ TEST_P(Replicas, AreLawfulOnRandomClusters) {
     if (rng.below(2) == 0)
       request.pipeline.stages = static_cast<uint32_t>(1 + rng.below(devices / request.count));
     expect_lawful(request, planned(request));
+  }
+}
+
+// As many as pay: no number that could have been asked for takes clearly fewer seconds a step of the run.
+TEST_P(Replicas, AreAsManyAsPay) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 33);
+    const Graph graph = test::training_graph(GetParam(), seed);
+    const auto devices = static_cast<uint32_t>(2 + rng.below(5));
+    ReplicasRequest request{.pipeline = {.graph = &graph,
+                                         .microbatches = static_cast<uint32_t>(1 + rng.below(3)),
+                                         .cluster = test::random_cluster(rng, devices)},
+                            .count = 1,
+                            .count_max = 1024,
+                            .every = 1 + rng.below(40)};
+    request.by_speed = rng.below(2) == 0;
+    const ReplicasPlan plan = planned(request);
+    expect_lawful(request, plan);
+    const auto a_step = [](const ReplicasPlan& of) {
+      return seconds(of.predicted_step) / static_cast<double>(of.replicas.size());
+    };
+    request.count_max = 0;
+    for (request.count = 1; request.count <= devices; ++request.count) {
+      const auto fixed = make_replicas_plan(request);
+      if (!fixed) continue;
+      EXPECT_GE(a_step(*fixed), 0.9 * a_step(plan)) << request.count << " of " << devices;
+    }
+  }
+}
+
+TEST(ReplicasPlan, AnotherMachineIsAnotherReplica) {
+  const Graph graph = test::training_graph("gpt");
+  std::vector<DeviceView> devices;
+  for (uint32_t count = 1; count <= 10; ++count) {
+    devices.push_back(test::device("d" + std::to_string(count), 10));
+    ClusterView cluster(devices);
+    cluster.set_between(0, 0, {1e7, milliseconds(5), false});
+    ReplicasRequest request{.pipeline = {.graph = &graph, .microbatches = 4, .cluster = cluster},
+                            .count = 1,
+                            .count_max = 1024,
+                            .every = 100000};
+    EXPECT_EQ(planned(request).replicas.size(), count);
   }
 }
 

@@ -432,6 +432,7 @@ class Maker {
     fill_all(to.peers);
     if (chance()) to.seats.resize(to.peers.size());
     for (plan::Seat& seat : to.seats) fill(seat);
+    if (chance()) fill(to.local_steps.emplace());
   }
   void fill(ListJobs& to) { fill_all(to.before, to.count); }
   void fill(JobList& to) { fill_all(to.jobs, to.more); }
@@ -504,6 +505,7 @@ class Maker {
              to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
     if (chance()) fill(to.served);
     if (chance()) fill(to.local_steps.emplace());
+    to.replicas_max = static_cast<uint32_t>(rng_.below(replicas::kReplicasMax + 1));
     if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;

@@ -39,6 +39,24 @@ TEST(LocalSteps, GoesOnFromWhereARunWas) {
   EXPECT_EQ(last_inner_step(run), 16u);
 }
 
+// Two replicas, then three, which are planned once more from what the second plan had not made yet; then one.
+TEST(LocalSteps, RoundsOfPlansThatFollowEachOther) {
+  LocalSteps shares = local(3, 4, 60, 12);
+  shares.terms.shares = {4, 2, 1};
+  const std::vector<LocalSteps> plans{local(2, 3, 60), local(3, 3, 60, 18), shares, local(1, 3, 60, 26)};
+  const auto rounds = rounds_of(plans, 30);
+  std::vector<std::vector<uint64_t>> steps;
+  for (const OuterRound& round : rounds) steps.push_back(round.steps);
+  EXPECT_EQ(steps, (std::vector<std::vector<uint64_t>>{{3, 3}, {3, 3}, {4, 2, 1}, {4, 2, 1}, {3}, {3}}));
+  EXPECT_EQ(rounds[2].steps_before, 12u);
+  EXPECT_EQ(rounds[2].dealt, (std::vector<uint64_t>{4, 2, 1}));
+  EXPECT_EQ(rounds[4].steps_before, 26u);
+  EXPECT_TRUE(rounds_of({}, 30).empty());
+  EXPECT_EQ(rounds_of({local(2, 3, 9)}, 100).back().steps_after(), 9u) << "as far as it reaches";
+  EXPECT_EQ(rounds_of({local(2, 3, 60), local(2, 3, 60, 13)}, 60).back().steps_after(), 18u)
+      << "a plan that begins where no round ends is none of the run's";
+}
+
 TEST(LocalSteps, ASlowReplicaMakesItsShareEvenly) {
   LocalSteps run = local(2, 6, 20);
   run.terms.shares = {2, 6};  // 1 2 | 3 to 8, 9 10 | 11 to 16, then 17 | 18 19 20

@@ -217,7 +217,9 @@ TEST_F(Replicas, OfAnotherNumberGoOnWithTheStateOfTheFirstAndSaySo) {
   sets.back() = "replicas=3";
   const Run three = run(job("gpt3", sets, "three.onnx"), {.resume = train::checkpoint_folder(two)});
   EXPECT_FALSE(three.bytes.empty());
-  EXPECT_TRUE(said(three, "of 2 replicas, and the job has 3: each goes on with that of the first"));
+  EXPECT_TRUE(said(three,
+                   "of 2 replicas, and the job has 3: further ones go on with that of the "
+                   "first, and owe nothing"));
   EXPECT_TRUE(said(three, "`replicas` was 2 and is 3"));
   const Run plain = run(job("gpt3", {"steps=24"}, "plain.onnx"), {.resume = train::checkpoint_folder(two)});
   EXPECT_FALSE(plain.bytes.empty());
@@ -253,16 +255,63 @@ TEST_F(Replicas, BeginASubmittedJobWhereTheyWere) {
   for (size_t r = 0; r < 2; ++r)
     EXPECT_EQ(same.replica_skipped_steps[r], same.step - loaded->checkpoint.replica_updates[r]);
   EXPECT_EQ(same.tensors.size(), loaded->checkpoint.tensors.size()) << "all that `weft local` goes on with";
-  const train::Beginning other = beginning("replicas=3");
-  EXPECT_TRUE(other.replica_skipped_steps.empty());
-  EXPECT_EQ(other.skipped_steps, same.replica_skipped_steps[0]);
-  EXPECT_TRUE(std::any_of(other.warnings.begin(), other.warnings.end(), [](const std::string& text) {
-    return text.find("of 2 replicas, and the job has 3: each goes on with that of the first") != text.npos;
-  }));
-  for (const auto& tensor : other.tensors) {
-    EXPECT_EQ(tensor.key.replica, 0u);
-    EXPECT_NE(tensor.key.slot, dag::StateSlot::Residue);
+  const auto said = [](const train::Beginning& begun, const char* words) {
+    return std::any_of(begun.warnings.begin(), begun.warnings.end(),
+                       [&](const std::string& text) { return text.find(words) != std::string::npos; });
+  };
+  // A third one has nothing of its own there: the broker gives it what the first has.
+  const train::Beginning more = beginning("replicas=3");
+  EXPECT_EQ(more.replica_skipped_steps, same.replica_skipped_steps);
+  EXPECT_EQ(more.skipped_steps, same.replica_skipped_steps[0]);
+  EXPECT_EQ(more.tensors.size(), same.tensors.size());
+  EXPECT_TRUE(said(more, "of 2 replicas, and the job has 3: further ones go on with that of the first"));
+  const train::Beginning fewer = beginning("replicas=1");
+  EXPECT_EQ(fewer.replica_skipped_steps.size(), 1u);
+  EXPECT_TRUE(
+      said(fewer, "of 2 replicas, and the job has 1: that of others, and what they owed, is left out"));
+  for (const auto& tensor : fewer.tensors) EXPECT_EQ(tensor.key.replica, 0u);
+  const train::Beginning open = beginning("replicas=auto");
+  EXPECT_EQ(open.tensors.size(), same.tensors.size());
+  EXPECT_FALSE(said(open, "optimizer's state"));
+}
+
+// Two replicas, then four, then one, then two again: from the start, and over a checkpoint on the way.
+TEST_F(Replicas, ComeAndGoAsARecordSays) {
+  const auto begun = [&](std::vector<std::string> sets, const char* output) {
+    sets.insert(sets.end(), {"replicas=auto", "steps=30", kCompressed});
+    return job("gpt3", sets, output);
+  };
+  const configs::Job grows = begun({}, "grows.onnx");
+  std::vector<replicas::LocalSteps> plans;
+  for (const auto& [count, after] : {std::pair{2u, 0u}, {4u, 6u}, {1u, 18u}, {2u, 24u}}) {
+    replicas::LocalSteps plan{.terms = grows.replicas, .steps = 30, .begun_after = after};
+    plan.terms.count = count;
+    plan.terms.every = 3;
+    plans.push_back(plan);
   }
+  const auto record = scratch_.folder() / "plans.jsonl";
+  {
+    storage::OuterRecordWriter writer;
+    ASSERT_TRUE(writer.begin(record, train::record_of(grows, plans, 30)));
+  }
+  const auto read = storage::read_outer_record(record);
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(read->replicas, 0u);
+  ASSERT_EQ(read->rounds.size(), 5u);
+  EXPECT_EQ(read->rounds[1].steps, (std::vector<uint64_t>{3, 3, 3, 3}));
+  const Run whole = run(grows, {.resume = {}, .replay = record});
+  const auto made = storage::read_outer_record(train::record_file(grows));
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_EQ(made->rounds, read->rounds);
+  for (const uint64_t at : {6, 18, 24}) {
+    const configs::Job halves =
+        begun({"checkpoint={steps: " + std::to_string(at) + "}"}, ("at" + std::to_string(at)).c_str());
+    run(halves, {.resume = {}, .replay = record}, at);
+    const Run rest = run(halves, {.resume = train::checkpoint_folder(halves), .replay = record});
+    EXPECT_TRUE(rest.bytes == whole.bytes) << "over the checkpoint after step " << at;
+  }
+  const Run alone = run(begun({}, "alone.onnx"));
+  EXPECT_FALSE(alone.bytes == whole.bytes);
 }
 
 TEST_F(Replicas, AreRefusedARecordThatIsNotTheirs) {
