@@ -54,8 +54,11 @@ void Replanning::look_at(Job& job) {
   step_.effect(Reconsider{std::move(request), at.crew.plan, std::move(placed)});
 }
 
-// Seconds: a snapshot, and fetching it elsewhere.
+// Seconds: a snapshot, and fetching it elsewhere. Where it stays with the replicas who comes fetches about what
+// the first ones did.
 double Replanning::cost_of_move(const Job& job) const {
+  if (job.running()->run->do_copies_stay())
+    return kMoveSeconds + 2 * seconds(job.running()->loading_took);
   const double rate =
       options_.run.copy_rate > 0 ? static_cast<double>(options_.run.copy_rate) : kRateUnlimited;
   const PlannedRun& plan = *job.crew()->plan;

@@ -101,10 +101,12 @@ void Scheduler::schedule() {
   }
 }
 
-// Where replicas come and go the plan before may have begun after what the job goes back to.
+// Where replicas come and go the plan before may have begun after what the job goes back to. And where some
+// begin with what others had, it is another plan that says so.
 bool Scheduler::may_place_again(const Job& job) {
   if (!job.previous.plan) return false;
   const CheckpointCommitted* point = job.points.newest();
+  if (point != nullptr && point->local && !point->local->inherited.is_whole()) return false;
   const InnerSteps inner(*job.previous.plan);
   return point != nullptr ? inner.find(point->step, point->made()).has_value()
                           : !inner.are_local() || inner.is_begun_at(0);
@@ -232,8 +234,11 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     job.bits.are_equal = false;
   }
   job.bits.fingerprint = plan.fingerprint;
-  // More replicas, or fewer, make other steps of what is done again.
-  if (job.previous.plan && job.previous.plan->local_steps != plan.local_steps) job.log.losses.clear();
+  // More replicas, or fewer, make other steps of what is done again, and count them otherwise.
+  if (job.previous.plan && job.previous.plan->local_steps != plan.local_steps) {
+    job.log.losses.clear();
+    job.losses.diverged_at = 0;
+  }
   if (again) {
     ++step_.counters.substitutions;
     for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -252,6 +257,8 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
       if (plan.local_steps) event.seats.push_back(stage.assignment->seat);
     }
     event.local_steps = plan.local_steps;
+    if (const CheckpointCommitted* point = job.points.newest(); point != nullptr && point->local)
+      event.inherited = point->local->inherited;
     event.seconds = seconds(plan.predicted_step);
     if (plan.training.steps > 0 && event.seconds > 0)
       event.samples_per_second =

@@ -12,7 +12,7 @@ namespace {
 constexpr Duration kBackoffFirst = std::chrono::milliseconds(250);
 constexpr Duration kBackoffMax = std::chrono::seconds(5);
 constexpr Duration kAwayMax = std::chrono::minutes(30);
-constexpr size_t kPlansMax = 10000;  // of replicas; more are left out
+constexpr size_t kPlansMax = 10000;                            // of replicas; more are left out
 constexpr Duration kStatusOfSaving = std::chrono::seconds(1);  // nothing else says how far it is
 
 class Follower {
@@ -67,7 +67,8 @@ class Follower {
       followed_.diverged = event.diverged;
     }
     if (!event.metrics.empty()) followed_.metrics = event.metrics;
-    if (event.local_steps && followed_.plans.size() < kPlansMax) followed_.plans.push_back(*event.local_steps);
+    if (event.local_steps && followed_.plans.size() < kPlansMax)
+      followed_.plans.push_back({*event.local_steps, event.inherited});
     followed_.unix_ms = event.unix_ms;
     // From here on it is known how many steps there are.
     if (event.kind == proto::JobEventKind::State && event.state == proto::JobState::Running)

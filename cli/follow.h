@@ -28,7 +28,7 @@ struct Followed {
   bool diverged = false;                  // it failed because its numbers were not finite
   double seconds = 0;                     // from the first event to the last, by the broker's clock
   int64_t unix_ms = 0;                    // of the last
-  std::vector<replicas::LocalSteps> plans;  // of replicas with local steps (replicas::rounds_of)
+  std::vector<replicas::Begun> plans;     // of replicas with local steps (replicas::rounds_of)
 };
 
 // Shows the job's events until its end (or until now). `client` is used while it lasts and replaced when it

@@ -274,7 +274,7 @@ class Submit {
   }
 
   // Who made which steps: `weft local --replay` makes them again.
-  static Status write_record(const configs::Job& job, const std::vector<replicas::LocalSteps>& plans,
+  static Status write_record(const configs::Job& job, const std::vector<replicas::Begun>& plans,
                              uint64_t steps) {
     storage::OuterRecordWriter writer;
     return writer.begin(train::record_file(job), train::record_of(job, plans, steps));

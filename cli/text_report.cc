@@ -116,6 +116,7 @@ class TextReport : public Report {
                         : fmt::format("step {}", step_.step));
     parts.push_back(fmt::format("loss {:.4f}", loss_));
     parts.push_back(fmt::format("{:.0f} samples/s", pace_.samples_per_second()));
+    if (live_.is_live() && !replicas_.empty()) parts.push_back(replicas_);
     if (const std::string busy = watch_.brief(); !busy.empty()) parts.push_back(busy);
     if (!saving.empty() && !saving_.is_waited_for)
       parts.push_back(saving);
@@ -217,6 +218,7 @@ class TextReport : public Report {
   void on(const NoticeEvent& e) { line("notice: " + e.text); }
   void on(const StatusEvent& e) {
     if (steps_ == 0) steps_ = e.status.steps;
+    replicas_ = brief_of_replicas(e.status);
     for (const std::string& text : watch_.changes(e.status)) line(text);
     show_saving(e.status);
   }
@@ -233,10 +235,22 @@ class TextReport : public Report {
     show_metrics(e.metrics);
   }
 
+  // "3 replicas, agreed 12s ago".
+  static std::string brief_of_replicas(const proto::JobStatus& job) {
+    const size_t count = job.replicas.steps.size();
+    if (count == 0) return {};
+    const std::string agreed =
+        job.replicas.agreed_step > 0
+            ? fmt::format(", agreed {} ago", format_duration(job.replicas.seconds_since_agreement))
+            : "";
+    return fmt::format("{} {}{}", count, count == 1 ? "replica" : "replicas", agreed);
+  }
+
   LiveLine live_;
   TextOptions options_;
-  int64_t unix_ms_ = 0;   // of what is being shown
-  bool is_over_ = false;  // the result, or the end, was shown
+  std::string replicas_{};  // as the last status had them
+  int64_t unix_ms_ = 0;     // of what is being shown
+  bool is_over_ = false;    // the result, or the end, was shown
   std::optional<Patience> patience_;
   Instant quiet_since_{};  // the last event that was no state
   struct Saving {

@@ -56,6 +56,7 @@ struct Command {
   // Of a CopyState: the copy stays with the stage, for the peers that stand by for it to fetch, and is
   // reported as soon as it is there.
   bool direct = false;
+  bool stays = false;  // of a direct one: nobody fetches it. For the broker, after a restart
 };
 // With clip_norm, and where steps may be skipped: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {

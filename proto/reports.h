@@ -119,6 +119,7 @@ struct ProbeReport {
 struct LocalPoint {
   uint64_t steps = 0;  // of the run, of all replicas together; the checkpoint's own is an inner one
   std::vector<uint64_t> skipped_steps{};  // by replica: inner steps up to it without an update
+  replicas::Inherited inherited{};        // what of its tensors stands for others, which were lost
 };
 struct CheckpointReport {
   JobNumber run = 0;

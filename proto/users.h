@@ -183,6 +183,7 @@ struct JobEvent {
   std::vector<plan::Seat> seats{};   // of a plan with replicas: whose each of `peers` is; else by stage
   // Of a plan with replicas: what they make from here on, until another plan begins where it begins.
   std::optional<replicas::LocalSteps> local_steps{};
+  replicas::Inherited inherited{};  // what they begin with
 };
 
 // One's own; an admin gets everybody's. The newest first.

@@ -97,21 +97,23 @@ std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint6
   return OwnStep{step, locate(round, step).scheduled};
 }
 
-std::vector<OuterRound> rounds_of(const std::vector<LocalSteps>& plans, uint64_t made) {
+std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made) {
   constexpr size_t kRoundsMax = 1'000'000;
-  std::vector<const LocalSteps*> held;
-  for (const LocalSteps& plan : plans) {
-    while (!held.empty() && held.back()->begun_after >= plan.begun_after) held.pop_back();
+  std::vector<const Begun*> held;
+  for (const Begun& plan : plans) {
+    while (!held.empty() && held.back()->local.begun_after >= plan.local.begun_after) held.pop_back();
     held.push_back(&plan);
   }
   std::vector<OuterRound> rounds;
   for (size_t i = 0; i < held.size(); ++i) {
-    const LocalSteps& plan = *held[i];
-    const uint64_t end = std::min({made, plan.steps, i + 1 < held.size() ? held[i + 1]->begun_after : made});
+    const LocalSteps& plan = held[i]->local;
+    const uint64_t end =
+        std::min({made, plan.steps, i + 1 < held.size() ? held[i + 1]->local.begun_after : made});
     uint64_t before = plan.begun_after;
     if (!rounds.empty() && rounds.back().steps_after() != before) break;
     while (before < end && rounds.size() < kRoundsMax) {
       rounds.push_back(next_round(plan.terms, before, plan.steps));
+      if (before == plan.begun_after) rounds.back().inherited = held[i]->inherited;
       before = rounds.back().steps_after();
     }
   }

@@ -44,9 +44,14 @@ struct OwnStep {
 };
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner);
 
+// What replicas make from some step of a run on, and what they begin with.
+struct Begun {
+  LocalSteps local{};
+  Inherited inherited{};
+};
 // What was made of a run up to `made` of its steps by these plans, in their order: each holds until another
 // one begins, and what it made from there on is void. As far as they reach, and a million rounds at most.
 // REQUIRES: valid ones.
-std::vector<OuterRound> rounds_of(const std::vector<LocalSteps>& plans, uint64_t made);
+std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made);
 
 }  // namespace weft::replicas

@@ -61,4 +61,10 @@ OuterRound cut_after(const OuterRound& round, uint64_t step) {
   return cut;
 }
 
+bool is_valid(const Inherited& inherited) {
+  const size_t count = inherited.sets.size();
+  return count <= kReplicasMax &&
+         std::all_of(inherited.sets.begin(), inherited.sets.end(), [&](uint32_t set) { return set < count; });
+}
+
 }  // namespace weft::replicas

@@ -11,6 +11,17 @@
 
 namespace weft::replicas {
 
+// What replicas begin with where some of those before were lost, and with them what nobody else had.
+struct Inherited {
+  // By replica of those before: whose optimizer it goes on with. It owes something only if that is its own.
+  std::vector<uint32_t> sets{};   // empty: each has its own
+  bool returns_are_lost = false;  // what owners owed of the means: then nobody owes anything of them
+  bool is_whole() const { return sets.empty() && !returns_are_lost; }
+  bool operator==(const Inherited&) const = default;
+};
+// Whether there are so many replicas at most, and each goes on with one of them.
+bool is_valid(const Inherited& inherited);
+
 struct OuterRound {
   uint64_t steps_before = 0;      // of the run, agreed before it
   std::vector<uint64_t> steps{};  // by replica; 0: it has no part in this round
@@ -18,6 +29,7 @@ struct OuterRound {
   uint32_t side_by_side = 1;
   // Where replicas have shares: what each was dealt, by replica, each at most kShareMax; likewise.
   std::vector<uint64_t> dealt{};
+  Inherited inherited{};  // when it began
 
   uint64_t steps_after() const;
   bool operator==(const OuterRound&) const = default;

@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 using replicas::OuterRound;
 constexpr const char* kRecordKind = "weft-rounds";
 constexpr uint64_t kRecordFormat = 1;
-constexpr const char* kAnyNumber = "auto";  // of replicas
+constexpr const char* kAnyNumber = "auto";               // of replicas
 constexpr uint64_t kRecordStepsMax = uint64_t{1} << 48;  // of a run: sums of them stay far from 2^64
 
 std::string line_of(const OuterRound& round) {
@@ -30,6 +30,8 @@ std::string line_of(const OuterRound& round) {
   json["steps"] = round.steps;
   json["side_by_side"] = round.side_by_side;
   if (!round.dealt.empty()) json["dealt"] = round.dealt;
+  if (!round.inherited.sets.empty()) json["sets"] = round.inherited.sets;
+  if (round.inherited.returns_are_lost) json["returns_lost"] = true;
   return json.dump() + "\n";
 }
 
@@ -86,6 +88,21 @@ bool parse_dealt(const Json& json, OuterRound& round) {
   return true;
 }
 
+bool parse_inherited(const Json& json, replicas::Inherited& inherited) {
+  if (json.contains("returns_lost")) {
+    if (!json["returns_lost"].is_boolean()) return false;
+    inherited.returns_are_lost = json["returns_lost"].get<bool>();
+  }
+  if (!json.contains("sets")) return true;
+  const Json& sets = json["sets"];
+  if (!sets.is_array() || sets.size() > replicas::kReplicasMax) return false;
+  for (const Json& set : sets) {
+    if (!set.is_number_unsigned() || set.get<uint64_t>() >= sets.size()) return false;
+    inherited.sets.push_back(set.get<uint32_t>());
+  }
+  return true;
+}
+
 std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& record) {
   if (!json.is_object()) return std::nullopt;
   const auto before = number(json, "steps_before", kRecordStepsMax);
@@ -101,6 +118,7 @@ std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& recor
     round.steps.push_back(count.get<uint64_t>());
   }
   if (json.contains("dealt") && !parse_dealt(json["dealt"], round)) return std::nullopt;
+  if (!parse_inherited(json, round.inherited)) return std::nullopt;
   const uint64_t expected = record.rounds.empty() ? *before : record.rounds.back().steps_after();
   const bool fits = round.steps_before == expected && round.steps_after() > round.steps_before &&
                     round.steps_after() <= kRecordStepsMax;

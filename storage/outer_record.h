@@ -3,7 +3,8 @@
 //   {"kind":"weft-rounds","format":1,"graph":"<sha-256>","seed":0,"batch_size":64,"replicas":4,"sync":"..."}
 //   {"steps_before":0,"steps":[30,30,30,30],"side_by_side":4}
 // and, where replicas have shares, "dealt", which says what each was to make. Where replicas came and went
-// their number is "auto", and each round has its own.
+// their number is "auto", and each round has its own. A round that began after a loss says by "sets" whose
+// optimizer each of those before goes on with, and by "returns_lost" that nothing is owed of the means.
 #pragma once
 
 #include <cstdint>

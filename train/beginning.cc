@@ -26,8 +26,9 @@ Status check_shape(const storage::TensorRecord& record, const dag::Graph& graph,
   return {};
 }
 
-// What training goes on from. Of replicas with local steps each that made the checkpoint has slots of its own,
-// and further ones those of the first; what was owed, or moves on from agreement to agreement, may have been nothing yet.
+// What training goes on from. Of replicas with local steps each that made the checkpoint has slots of its
+// own, and further ones those of the first; what was owed, or moves on from agreement to agreement, may have
+// been nothing yet.
 struct Wanted {
   std::vector<dag::StateKey> needed{}, kept{};  // kept: if it is there
 };

@@ -8,9 +8,7 @@
 namespace weft::train {
 namespace {
 
-std::string describe_count(uint32_t replicas) {
-  return replicas == 0 ? "auto" : std::to_string(replicas);
-}
+std::string describe_count(uint32_t replicas) { return replicas == 0 ? "auto" : std::to_string(replicas); }
 
 Status check_same_run(const storage::OuterRecord& record, const storage::OuterRecord& now,
                       const std::string& path) {
@@ -52,7 +50,7 @@ storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash) 
   return {std::move(graph_hash), job.seed, job.batch_size, count, describe_sync(job.replicas), {}};
 }
 
-storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::LocalSteps>& plans,
+storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::Begun>& plans,
                                uint64_t made) {
   storage::OuterRecord record = record_of(job, std::string());
   record.rounds = rounds_of(plans, made);

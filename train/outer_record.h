@@ -20,7 +20,7 @@ std::string describe_sync(const replicas::ReplicaTerms& terms);
 storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash);
 // The same for a job that a broker had computed by these plans (replicas::rounds_of), `made` steps of it: its
 // graph is not known, for the broker may have chosen its microbatch size.
-storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::LocalSteps>& plans,
+storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::Begun>& plans,
                                uint64_t made);
 // Beside its output, trained.rounds.jsonl for trained.onnx.
 std::filesystem::path record_file(const configs::Job& job);

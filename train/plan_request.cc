@@ -84,8 +84,7 @@ std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& tr
   constexpr double kWorthSaying = 1.5;
   const auto count = static_cast<uint32_t>(std::min(kReplicasTried, pipeline.cluster.devices().size()));
   if (job.task != configs::Task::Train || job.replicas != replicas::ReplicaTerms{} || job.may_grow() ||
-      count < 2 ||
-      !job.placement.pins.empty())
+      count < 2 || !job.placement.pins.empty())
     return {};
   configs::Job with = job;
   with.replicas = {.count = count, .every = 30, .codec = compress::parse("topk:0.02:int4").value()};

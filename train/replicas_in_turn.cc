@@ -126,6 +126,20 @@ Result<std::string> ReplicasInTurn::resume(const storage::Checkpoint& checkpoint
   return describe_other_replicas(then, now);
 }
 
+void ReplicasInTurn::inherit(const replicas::Inherited& inherited) {
+  const std::vector<Own> before = own_;
+  const std::vector<uint64_t> updates = updates_;
+  for (uint32_t replica = 0; replica < std::min(own_.size(), inherited.sets.size()); ++replica) {
+    const uint32_t set = inherited.sets[replica];
+    if (set == replica || set >= before.size()) continue;
+    own_[replica].slots = before[set].slots;
+    updates_[replica] = updates[set];
+    for (auto& residue : own_[replica].residues) std::fill(residue.begin(), residue.end(), 0.0F);
+  }
+  if (!inherited.returns_are_lost) return;
+  for (Shared& shared : shared_) std::fill(shared.return_residue.begin(), shared.return_residue.end(), 0.0F);
+}
+
 // Those that are new go on with the slots of the first one, and owe nothing.
 void ReplicasInTurn::become(size_t replicas) {
   if (replicas <= own_.size()) {
@@ -147,6 +161,7 @@ OuterRound ReplicasInTurn::next_round(uint64_t steps_before) {
 Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
   if (!is_under_way_) {
     under_way_ = {.round = next_round(step - 1)};
+    inherit(under_way_.round.inherited);
     become(under_way_.round.steps.size());
   }
   is_under_way_ = true;

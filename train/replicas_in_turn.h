@@ -77,6 +77,7 @@ class ReplicasInTurn {
   Status begin(const std::vector<dag::StateKey>& trained_state);
   bool owes() const { return job_.replicas.codec.kind != compress::Kind::Dense; }
   replicas::OuterRound next_round(uint64_t steps_before);
+  void inherit(const replicas::Inherited& inherited);
   void become(size_t replicas);
   Status load(const Own& own);
   Result<std::string> collect(uint32_t replica, uint64_t steps);

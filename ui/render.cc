@@ -93,6 +93,15 @@ Json render_saving(const proto::JobStatus& job) {
   return {{"step", job.saving.step}, {"bytes", job.saving.bytes.value}, {"saved", job.saving.saved.value}};
 }
 
+// Steps of a round by replica, and when all agreed last; nothing: there is one copy of the model.
+Json render_replicas(const proto::JobStatus& job) {
+  if (job.replicas.steps.empty()) return {};
+  const bool agreed = job.replicas.agreed_step > 0;
+  return {{"steps", job.replicas.steps},
+          {"agreed_step", agreed ? Json(job.replicas.agreed_step) : Json()},
+          {"seconds_since_agreement", agreed ? number(job.replicas.seconds_since_agreement) : Json()}};
+}
+
 Json render_figure(const proto::LinkFigure& link) {
   return {link.from,    link.to,      number(link.bytes_per_second), number(seconds(link.latency) * 1e3),
           link.assumed, link.relayed, number(link.seconds_since)};
@@ -123,6 +132,7 @@ Json render_job(const proto::JobStatus& job, const JobHistory& history, const Lo
   json["seconds_left"] = number(job.seconds_left);
   json["checkpoint_step"] = job.checkpoint_step;
   json["saving"] = render_saving(job);
+  json["replicas"] = render_replicas(job);
   json["recovery_step"] = job.recovery_step;
   json["recoveries"] = job.recoveries;
   json["equal_bits"] = job.equal_bits;

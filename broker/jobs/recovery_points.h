@@ -34,6 +34,8 @@ class RecoveryPoints {
   std::string describe() const;
   // Peers have it and the broker has not.
   bool is_direct() const { return round_.has_value() && round_is_direct_; }
+  // Those whose stages made it, and nobody else: of replicas.
+  bool stays() const { return is_direct() && round_stays_; }
 
   // The newest, if it is one that the broker has and need not survive it.
   const CheckpointCommitted* round_at_broker() const {
@@ -41,7 +43,11 @@ class RecoveryPoints {
   }
 
   void commit_checkpoint(CheckpointCommitted checkpoint);
-  void commit_round(CheckpointCommitted round, bool direct);
+  void commit_round(CheckpointCommitted round, bool direct, bool stays = false);
+  // Nobody has these tensors of a round that stays any more. What a replica alone had stands for what others
+  // of it would have been: the round says so (proto::LocalPoint). False: it cannot do without; it is as it
+  // was.
+  bool inherit(const std::set<Digest>& lost);
   // Without its newest round; false: that is a checkpoint or the start, and stays.
   bool drop_round();
   // The newest checkpoint turned out to be damaged on the broker's own disk: without it.
@@ -60,7 +66,7 @@ class RecoveryPoints {
 
   std::vector<CheckpointCommitted> checkpoints_;  // at most two, newest last
   std::optional<CheckpointCommitted> round_;      // newer than those
-  bool round_is_direct_ = false;
+  bool round_is_direct_ = false, round_stays_ = false;
   std::optional<CheckpointCommitted> round_at_broker_;  // the last one, before direct ones
   std::vector<Digest> round_before_;
 };

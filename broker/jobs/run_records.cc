@@ -71,7 +71,7 @@ void RunRecords::add_snapshot(Job& job, WholeSnapshot whole) {
   }
   if (whole.is_direct && !std::exchange(job.running()->direct_said, true))
     step_.log("info copies_go_direct job=" + job.text() + " step=" + std::to_string(step));
-  job.points.commit_round(std::move(whole.snapshot), whole.is_direct);
+  job.points.commit_round(std::move(whole.snapshot), whole.is_direct, whole.stays);
 }
 
 void RunRecords::add_upload_failure(Job& job, const UploadFailed& failed) {

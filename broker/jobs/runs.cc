@@ -38,6 +38,14 @@ void note_serving_again(Job& job, Instant now, JobBook& book) {
 
 }  // namespace
 
+bool can_replicas_give(const PlannedRun& plan, const Pool& pool) {
+  return plan.local_steps && plan.local_steps->terms.count > 1 &&
+         std::all_of(plan.stages.begin(), plan.stages.end(), [&](const PlannedStage& stage) {
+           const Peer* peer = pool.find(stage.peer);
+           return peer != nullptr && peer->may_give();
+         });
+}
+
 void Runs::give_verdict(Job& job, Verdict verdict) {
   verdict.job = job.number();
   if (phase::Running* at = job.running()) at->over = true;
@@ -54,6 +62,7 @@ void Runs::start(Job& job) {
   const PlannedRun& plan = *at.crew.plan;
   at.run =
       std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan), options_.run);
+  at.run->let_copies_stay(options_.copies_go_direct && can_replicas_give(plan, pool_));
   step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
   job.microbatch_size = plan.training.microbatch_size;
   if (plan.local_steps) job.shares = plan.local_steps->terms.shares;

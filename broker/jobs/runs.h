@@ -36,6 +36,9 @@ struct Verdict {
 // What a stage takes of its peer, as that has said: what others may have beside it.
 void keep_memory(Pool& pool, Job& job, uint32_t stage, Bytes persistent, Bytes microbatch);
 
+// Whether those who come can fetch from the stages what each replica has.
+bool can_replicas_give(const PlannedRun& plan, const Pool& pool);
+
 class Runs {
  public:
   Runs(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book)

@@ -29,12 +29,6 @@ std::vector<proto::TensorReference> tensors_of(const CheckpointCommitted& point,
   return tensors;
 }
 
-// Whether others can reach it to fetch what it has.
-bool may_give(const Peer& peer) {
-  return peer.connection && peer.minor >= proto::kProtocolMinorOfDirectCopies &&
-         !peer.device.addresses.empty();
-}
-
 proto::BlobSource source_of(const Peer& peer) {
   return {.peer = peer.id, .addresses = peer.device.addresses, .region = peer.device.region, .tensors = {}};
 }
@@ -96,6 +90,8 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
   at->run->let_copies_go_direct(false);
   const bool serves = at->run->serves();
   if (at->over || !(at->run->training() || serves)) return;
+  at->run->let_copies_stay(options_.copies_go_direct && can_replicas_give(*at->crew.plan, pool_));
+  if (job.points.stays()) return drop_direct_copies(job);
   std::vector<PeerId> ids;
   const std::vector<Holder> holders = holders_for(job, free, ids);
   if (ids.empty()) return drop_direct_copies(job);
@@ -120,7 +116,7 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
                         std::all_of(held_by.begin(), held_by.end(),
                                     [](const auto& held) { return held.second <= kStagesFetchedMax; }) &&
                         std::all_of(first.begin(), first.end(), [&](const auto& entry) {
-                          return may_give(pool_.at(plan.stages[entry.first].peer)) &&
+                          return pool_.at(plan.stages[entry.first].peer).may_give() &&
                                  pool_.at(entry.second).minor >= proto::kProtocolMinorOfDirectCopies;
                         });
   at->run->let_copies_go_direct(each_can);
@@ -164,7 +160,7 @@ void StandBys::tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, c
   const uint64_t step = point.snapshot->step;
   if (point.is_direct && (peer.minor < proto::kProtocolMinorOfDirectCopies ||
                           std::any_of(stages.begin(), stages.end(),
-                                      [&](uint32_t s) { return !may_give(pool_.at(plan.stages[s].peer)); })))
+                                      [&](uint32_t s) { return !pool_.at(plan.stages[s].peer).may_give(); })))
     return;
   Standing& standing = standing_[peer.id][job.number()];
   if (standing.step == step && standing.stages == stages) return;
@@ -265,19 +261,59 @@ void StandBys::find_holders(Job& job) {
   }
 }
 
+namespace {
+std::string describe_heirs(const replicas::Inherited& inherited) {
+  std::string gone;
+  uint32_t heir = 0, count = 0;
+  for (uint32_t replica = 0; replica < inherited.sets.size(); ++replica) {
+    if (inherited.sets[replica] == replica) continue;
+    gone += (gone.empty() ? "" : ", ") + std::to_string(replica + 1);
+    heir = inherited.sets[replica];
+    ++count;
+  }
+  if (gone.empty()) return {};
+  return (count == 1 ? "what replica " : "what replicas ") + gone +
+         " alone had is gone: " + (count == 1 ? "it goes on" : "they go on") +
+         " with the optimizer's state of replica " + std::to_string(heir + 1) + ", and " +
+         (count == 1 ? "owes" : "owe") + " nothing";
+}
+}  // namespace
+
 bool StandBys::lose_holders(Job& job) {
   if (!job.points.is_direct()) return false;
   for (auto& [sha256, holders] : job.points.holders)
     std::erase_if(holders,
                   [&](const PeerId& id) { return !pool_.at(id).connection || pool_.at(id).device_lost; });
-  const auto& tensors = job.points.newest()->tensors;
-  if (std::all_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
-        const auto at = job.points.holders.find(tensor.sha256);
-        return at != job.points.holders.end() && !at->second.empty();
-      }))
+  std::set<Digest> lost;
+  for (const auto& tensor : job.points.newest()->tensors)
+    if (const auto at = job.points.holders.find(tensor.sha256);
+        at == job.points.holders.end() || at->second.empty())
+      lost.insert(tensor.sha256);
+  if (lost.empty()) return false;
+  if (job.points.inherit(lost)) {
+    step_.log("info state_inherited job=" + job.text() + " step=" + std::to_string(job.points.steps_made()) +
+              " tensors=" + std::to_string(lost.size()));
+    const std::string what = describe_heirs(job.points.newest()->local->inherited);
+    if (!what.empty()) book_.notice(job, what);
     return false;
+  }
   step_.transient = true;
   return job.points.drop_round();
+}
+
+// Rather one that keeps it for the plan; of several the one that gives least until now.
+std::optional<PeerId> StandBys::giver_of(const std::set<PeerId>& holders, const PlannedRun& plan,
+                                         const std::map<PeerId, int64_t>& given) const {
+  std::optional<PeerId> best;
+  const auto rank = [&](const PeerId& id) {
+    const bool is_told = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                     [&](const PlannedStage& stage) { return stage.peer == id; });
+    const auto bytes = given.find(id);
+    return std::pair(!is_told, bytes != given.end() ? bytes->second : 0);
+  };
+  for (const PeerId& id : holders)
+    if (pool_.at(id).may_give() && (!best || rank(id) < rank(*best))) best = id;
+  return best;
 }
 
 std::optional<std::vector<StateSources>> StandBys::find_sources(const Job& job) const {
@@ -285,6 +321,7 @@ std::optional<std::vector<StateSources>> StandBys::find_sources(const Job& job) 
   std::vector<StateSources> found(plan.stages.size());
   if (!job.points.is_direct()) return found;
   std::map<PeerId, std::vector<Digest>> lends;
+  std::map<PeerId, int64_t> given;  // bytes
   for (size_t s = 0; s < found.size(); ++s) {
     const std::vector<proto::TensorReference>& tensors = plan.stages[s].assignment->tensors;
     const Peer& taker = pool_.at(plan.stages[s].peer);
@@ -294,12 +331,12 @@ std::optional<std::vector<StateSources>> StandBys::find_sources(const Job& job) 
       const Digest& sha256 = tensors[t].sha256;
       const auto held = job.points.holders.find(sha256);
       if (held == job.points.holders.end() || held->second.contains(taker.id)) continue;
-      const auto giver = std::find_if(held->second.begin(), held->second.end(),
-                                      [&](const PeerId& id) { return may_give(pool_.at(id)); });
-      if (giver == held->second.end() || taker.minor < proto::kProtocolMinorOfDirectCopies)
-        return std::nullopt;
+      const auto giver = giver_of(held->second, plan, given);
+      if (!giver || taker.minor < proto::kProtocolMinorOfDirectCopies) return std::nullopt;
       sources.try_emplace(*giver, source_of(pool_.at(*giver))).first->second.tensors.push_back(t);
-      if (fetched.insert(sha256).second) lends[*giver].push_back(sha256);
+      if (!fetched.insert(sha256).second) continue;
+      lends[*giver].push_back(sha256);
+      given[*giver] += tensors[t].spec.bytes().value;
     }
     for (auto& [id, source] : sources) found[s].sources.push_back(std::move(source));
   }

@@ -64,6 +64,8 @@ class StandBys {
   std::vector<Holder> holders_for(const Job& job, const std::map<PeerId, int64_t>& free,
                                   std::vector<PeerId>& ids) const;
   void deal(Job& job, std::map<PeerId, int64_t>& free, std::map<PeerId, std::set<proto::JobNumber>>& wanted);
+  std::optional<PeerId> giver_of(const std::set<PeerId>& holders, const PlannedRun& plan,
+                                 const std::map<PeerId, int64_t>& given) const;
   void tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, const Point& point);
   void let_go(const std::map<PeerId, std::set<proto::JobNumber>>& wanted);
   void drop_direct_copies(Job& job);

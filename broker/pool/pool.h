@@ -40,7 +40,7 @@ struct Peer {
   bool draining = false;
   std::optional<proto::Drain> goodbye{};  // what it said when it was to go; nothing: it never did
   std::optional<bool> was_dialled{};      // whether its address answered who tried last; nothing: nobody did
-  bool device_lost = false;  // it said so: it goes, and with it what it holds
+  bool device_lost = false;               // it said so: it goes, and with it what it holds
   bool other_version = false;
   std::map<proto::JobNumber, StageGiven> stages{};  // by the job that each is of
   std::optional<double> times{};                    // its tasks took so many times what its rates promise
@@ -49,6 +49,10 @@ struct Peer {
   std::optional<Instant> left_out_until{};
 
   bool is_idle() const { return stages.empty(); }
+  // Others can reach it to fetch what it has.
+  bool may_give() const {
+    return connection && minor >= proto::kProtocolMinorOfDirectCopies && !device.addresses.empty();
+  }
   bool works_on(proto::JobNumber job) const { return stages.contains(job); }
   std::vector<proto::JobNumber> jobs() const;
 };

@@ -110,6 +110,23 @@ std::optional<size_t> CopyPace::under_way_max() const {
   return steps_between() <= uint64_t{4} * options_.window_steps ? 2 : 1;
 }
 
+bool CopyPace::takes_too_long() const {
+  constexpr double kRounds = 2, kSecondsLost = 60;
+  if (!inner_.are_local() || inner_.replicas() < 2) return false;
+  const double rounds = kRounds * static_cast<double>(inner_.steps_between_agreements()) * step_seconds();
+  return std::max(copy_seconds_, upload_seconds_) > std::max(rounds, kSecondsLost);
+}
+
+void CopyPace::on_kept(Duration took) {
+  kept_seconds_ = kept_seconds_ == 0 ? seconds(took) : 0.8 * kept_seconds_ + 0.2 * seconds(took);
+}
+
+// A peer reads and hashes all of its state for one: a tenth of its time at most.
+uint64_t CopyPace::steps_between_kept() const {
+  constexpr double kTimes = 10;
+  return static_cast<uint64_t>(std::clamp(std::ceil(kTimes * kept_seconds_ / step_seconds()), 1.0, 1e15));
+}
+
 Duration CopyPace::fetch_max() const {
   constexpr double kTimes = 10;
   return std::max(options_.direct_deadline, uploads(kTimes, std::max(upload_seconds_, copy_seconds_)));

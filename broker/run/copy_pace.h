@@ -26,6 +26,12 @@ class CopyPace {
   uint64_t steps_between() const;
   // How many may be under way when another one is written; nothing: any number.
   std::optional<size_t> under_way_max() const;
+  // Whether one of the whole state takes longer than a minute and two rounds of replicas, which a loss would
+  // cost all of them: then they keep it themselves, and what one alone has is lost with it.
+  bool takes_too_long() const;
+  // What all stages took to make one that stays with them: how often it may be made.
+  void on_kept(Duration took);
+  uint64_t steps_between_kept() const;
   // Whoever has not fetched a copy by then does not fetch it any more.
   Duration fetch_max() const;
 
@@ -57,6 +63,7 @@ class CopyPace {
   double predicted_step_;      // seconds
   double step_seconds_ = 0;    // measured, smoothed; 0: not yet
   double upload_seconds_ = 0;  // what the slowest upload takes; the same
+  double kept_seconds_ = 0;    // what one takes that stays with the stages; the same
   Instant last_upload_{};
   std::optional<Instant> eager_again_at_{};
   bool is_held_up_ = false;  // by copies that seem short, until then

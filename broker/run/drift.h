@@ -2,8 +2,8 @@
 // its plan took them for. A look costs some planning, a move costs seconds without steps: looks keep a
 // distance, which is longer after a move until it has turned out to pay, only a plan that is clearly faster
 // and wins the move's cost several times is moved to, and a move that brought nothing makes the next look
-// late. A run whose replicas come and go looks sooner at peers that came, and takes them for less. Pure: time is
-// handed in.
+// late. A run whose replicas come and go looks sooner at peers that came, and takes them for less. Pure: time
+// is handed in.
 #pragma once
 
 #include <cstdint>

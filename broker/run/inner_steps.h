@@ -35,10 +35,11 @@ class InnerSteps {
 
   // Whether the state after it is that of a run: not while replicas have yet to agree.
   bool is_whole(uint64_t inner) const;
+  uint64_t steps_between_agreements() const { return local_ ? local_->terms.every : 1; }
   // The first one of which it is, from `inner` on.
   uint64_t next_whole(uint64_t inner) const;
-  // Which of these inner steps a snapshot is of: of that number, perhaps of other replicas, with so many steps
-  // of the run. Nothing: these began after it, or do not agree there.
+  // Which of these inner steps a snapshot is of: of that number, perhaps of other replicas, with so many
+  // steps of the run. Nothing: these began after it, or do not agree there.
   std::optional<uint64_t> find(uint64_t step, uint64_t made) const;
   // Whether replicas with local steps began there.
   bool is_begun_at(uint64_t inner) const { return local_ && inner == local_->begun_after; }

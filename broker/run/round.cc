@@ -57,11 +57,12 @@ Result<std::optional<Error>> Round::take(Instant now, uint32_t stage, const prot
                                               " steps were skipped, another stage says " +
                                               std::to_string(*skipped)};
   (direct ? made : in)[stage] = true;
+  if (stays) in[stage] = true;
   if (!failure) {
     skipped = report.skipped_steps;
     take_tensors(stage, report.tensors);
   }
-  if (!direct)
+  if (!is_for_others())
     failed = failed || failure;
   else if (!failure && is_made())
     made_at = now;

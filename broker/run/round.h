@@ -1,6 +1,7 @@
 // A round: the snapshots of all stages after the same step, and their copies, as far as these are in. A
 // stage's part of a direct one is made first, and in when a peer has fetched it; any other is in when the
-// stage has reported it. Pure.
+// stage has reported it. So is one that stays with its stages: of replicas, each of which has what all agreed
+// on. Pure.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ struct Round {
   bool gates = false;  // its step is committed only with it
   bool failed = false;
   bool direct = false;
+  bool stays = false;        // of a direct one: nobody fetches it
   bool outlived = false;     // a stage came back to it
   std::vector<bool> made{};  // by stage: it has reported its part of a direct one
   Instant ready_at{};        // every stage had done its step
@@ -61,7 +63,8 @@ struct Round {
   // The stage has yet to report its part.
   bool awaits(uint32_t stage) const { return !(direct ? made : in)[stage]; }
   // Of a direct one that every stage has made: nobody has fetched that stage's part yet.
-  bool awaits_fetch(uint32_t stage) const { return direct && is_made() && !in[stage]; }
+  bool awaits_fetch(uint32_t stage) const { return is_for_others() && is_made() && !in[stage]; }
+  bool is_for_others() const { return direct && !stays; }  // to fetch
 
   // A stage reports its part. Why the round cannot have it, if it cannot; `blobs_missing`: of the report's
   // tensors, how many the broker has not, which a direct copy may. REQUIRES: awaits(stage).

@@ -68,6 +68,9 @@ class Run {
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
   void let_copies_go_direct(bool each_can) { commands_.let_copies_go_direct(each_can); }
   bool do_copies_go_direct() const { return commands_.do_copies_go_direct(); }
+  // Whether copies may stay with the stages, because each can give others what its replica has. The same.
+  void let_copies_stay(bool each_can) { rounds_.let_stay(each_can); }
+  bool do_copies_stay() const { return rounds_.do_stay(); }
   // The oldest direct copy of which every stage has its part and that is not whole yet.
   std::optional<CheckpointCommitted> copy_to_fetch() const { return rounds_.copy_to_fetch(); }
   // Somebody has fetched that stage's part of it.

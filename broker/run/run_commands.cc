@@ -106,7 +106,8 @@ void Commands::write_last_snapshot(Instant now, bool moving, RunEffects& out) {
   const Rounds::Last needed = parts_.rounds.last_needed(granted, moving);
   if (needed == Rounds::Last::IsWritten) return;
   if (needed == Rounds::Last::AfterAnother) grant_until_whole(now, granted + 1, out);
-  write_checkpoint(now, out);
+  const bool stays = moving && parts_.rounds.do_stay();
+  write_snapshot(now, stays ? Rounds::Kind::Copy : Rounds::Kind::Checkpoint, out);
 }
 
 // As far as replicas agree again, from that step on.

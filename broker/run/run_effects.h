@@ -33,6 +33,7 @@ struct WholeSnapshot {
   CheckpointCommitted snapshot{};
   bool is_durable = false;  // a checkpoint; else it need not survive the broker
   bool is_direct = false;   // it is with peers alone
+  bool stays = false;       // with the stages themselves
 };
 // Every stage has made its part of Run::copy_to_fetch(), which may be another one now.
 struct DirectCopyChanged {};

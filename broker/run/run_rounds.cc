@@ -18,6 +18,14 @@ std::vector<Bytes> bytes_by_stage(const PlannedRun& plan) {
   return bytes;
 }
 
+CheckpointCommitted taken_from(Round round, proto::JobNumber job, const InnerSteps& inner) {
+  CheckpointCommitted taken{job, round.step, std::move(round.tensors),
+                            round.skipped_steps.front().value_or(0)};
+  if (!inner.are_local()) return taken;
+  taken.local.emplace().steps = inner.made(round.step);
+  for (const auto& skipped : round.skipped_steps) taken.local->skipped_steps.push_back(skipped.value_or(0));
+  return taken;
+}
 }  // namespace
 
 Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
@@ -43,12 +51,14 @@ void Rounds::resume(uint64_t keep_from) {
 void Rounds::resume(const proto::Command& command, uint64_t recorded) {
   if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::CopyState) return;
   written_ = {command.step, command.kind == CommandKind::Checkpoint};
+  have_stayed_ = have_stayed_ || command.stays;
   if (command.step <= checkpointed_) return;
   add({.sequence = command.sequence,
        .step = command.step,
        .durable = written_.is_durable,
        .gates = command.step > recorded && !command.direct && pace_.is_eager(),
-       .direct = command.direct});
+       .direct = command.direct,
+       .stays = command.stays});
 }
 
 Round& Rounds::add(Round round) {
@@ -63,6 +73,7 @@ Round& Rounds::add(Round round) {
 
 // A run that has just begun makes its first copy at once, for its links carry none yet.
 std::optional<uint64_t> Rounds::next_copy(uint64_t granted) const {
+  if (do_stay()) return count_ == 0 ? granted : written_.step + pace_.steps_between_kept();
   const uint64_t interval = pace_.steps_between();
   const auto most = pace_.under_way_max();
   if (interval == 0 || (most && rounds_.size() >= *most)) return std::nullopt;
@@ -92,9 +103,12 @@ proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
               .gates = place.granted > place.committed && pace_.is_eager()};
   // The first one goes to the broker: what the run is left with after a loss is nowhere else.
   round.direct = !durable && !round.gates && count_ > 1 && !direct_failed_ && place.may_be_direct;
+  if (!durable && !round.gates && do_stay()) have_stayed_ = round.direct = round.stays = true;
+  const Round& written = add(std::move(round));
   return {.kind = durable ? CommandKind::Checkpoint : CommandKind::CopyState,
           .step = place.granted,
-          .direct = add(std::move(round)).direct};
+          .direct = written.direct,
+          .stays = written.stays};
 }
 
 // What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any
@@ -102,14 +116,16 @@ proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
 Rounds::Last Rounds::last_needed(uint64_t granted, bool moving) const {
   if (has_last(granted, moving)) return Last::IsWritten;
   for (const Round& round : rounds_)
-    if (round.step == granted && (round.durable || (moving && !round.direct))) return Last::IsWritten;
+    if (round.step == granted && (round.durable || (moving && !round.is_for_others())))
+      return Last::IsWritten;
   if (granted != written_.step || written_.is_durable) return Last::Now;
   return granted == plan_->training.steps ? Last::IsWritten : Last::AfterAnother;
 }
 
-// Whoever leaves takes what it has with it.
+// Whoever leaves takes what it has with it: of replicas their own alone.
 bool Rounds::has_last(uint64_t granted, bool moving) const {
-  return moving && !recovery_is_direct_ ? recovery_ == granted : checkpointed_ == granted;
+  return moving && (!recovery_is_direct_ || recovery_stays_) ? recovery_ == granted
+                                                             : checkpointed_ == granted;
 }
 
 bool Rounds::ask_for_checkpoint(Instant now, uint64_t granted) {
@@ -144,13 +160,14 @@ Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto:
   WEFT_CHECK(is_asked(stage, report.step));
   Round& round = *asked(stage, report.step);
   WEFT_TRY(std::optional<Error> failure, round.take(now, stage, report, blobs_missing));
-  Part part{.is_direct = round.direct, .failure = std::move(failure)};
+  Part part{.is_direct = round.is_for_others(), .failure = std::move(failure)};
   if (const auto& found = round.disagreement)
     part.disagreement =
         Disagreement{inner_.made(round.step), found->stage, found->other, to_string(found->key)};
   if (!round.direct && round.is_whole())
     pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
-  if (round.direct && !part.failure && round.is_made()) {
+  if (round.stays && round.is_whole() && round.ready_at != Instant{}) pace_.on_kept(now - round.ready_at);
+  if (part.is_direct && !part.failure && round.is_made()) {
     part.is_complete = true;
     part.is_dropped = round.failed;
   }
@@ -188,15 +205,6 @@ void Rounds::on_step_done(Instant now, uint64_t step, double took) {
   pace_.on_step_copied(now, static_cast<size_t>(waiting));
 }
 
-CheckpointCommitted Rounds::taken_from(Round round) const {
-  CheckpointCommitted taken{job_, round.step, std::move(round.tensors),
-                            round.skipped_steps.front().value_or(0)};
-  if (!inner_.are_local()) return taken;
-  taken.local.emplace().steps = inner_.made(round.step);
-  for (const auto& skipped : round.skipped_steps) taken.local->skipped_steps.push_back(skipped.value_or(0));
-  return taken;
-}
-
 Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving) {
   Completed completed;
   // Nobody waits for what is still being fetched once something newer is whole.
@@ -218,9 +226,11 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
     }
     recovery_ = keep_from_ = round.step;
     recovery_is_direct_ = round.direct;
+    recovery_stays_ = round.stays;
     if (round.durable) checkpointed_ = round.step;
-    const bool durable = round.durable, direct = round.direct;
-    completed.whole.push_back({taken_from(std::move(round)), durable, direct});
+    WholeSnapshot whole{.is_durable = round.durable, .is_direct = round.direct, .stays = round.stays};
+    whole.snapshot = taken_from(std::move(round), job_, inner_);
+    completed.whole.push_back(std::move(whole));
   }
   return completed;
 }
@@ -231,7 +241,7 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
 bool Rounds::drop_direct() {
   bool may_go = false;
   for (Round& round : rounds_)
-    if (round.direct && !round.failed && !round.is_whole()) may_go = round.drop() || may_go;
+    if (round.is_for_others() && !round.failed && !round.is_whole()) may_go = round.drop() || may_go;
   return may_go;
 }
 
@@ -244,15 +254,16 @@ bool Rounds::give_up_direct(const Error& why) {
 std::optional<uint64_t> Rounds::unfetched(Instant now) const {
   const Duration most = pace_.fetch_max();
   for (const Round& round : rounds_)
-    if (round.direct && !round.failed && round.is_made() && now - round.made_at > most) return round.step;
+    if (round.is_for_others() && !round.failed && round.is_made() && now - round.made_at > most)
+      return round.step;
   return std::nullopt;
 }
 
 std::optional<CheckpointCommitted> Rounds::copy_to_fetch() const {
   const auto at = std::find_if(rounds_.begin(), rounds_.end(),
-                               [](const Round& round) { return round.direct && !round.failed; });
+                               [](const Round& round) { return round.is_for_others() && !round.failed; });
   if (at == rounds_.end() || !at->is_made()) return std::nullopt;
-  return taken_from(*at);
+  return taken_from(*at, job_, inner_);
 }
 
 std::optional<CheckpointCommitted> Rounds::newest_copy(
@@ -261,7 +272,7 @@ std::optional<CheckpointCommitted> Rounds::newest_copy(
     if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
     bool had = true;
     for (uint32_t s = 0; s < plan_->stages.size(); ++s) had = had && has(s, round->step);
-    if (had) return taken_from(*round);
+    if (had) return taken_from(*round, job_, inner_);
   }
   return std::nullopt;
 }

@@ -26,6 +26,21 @@
 
 namespace weft::broker {
 
+// Where in a run a snapshot is written.
+struct SnapshotPlace {
+  uint64_t sequence = 0;  // of its command
+  uint64_t granted = 0, committed = 0;
+  bool may_be_direct = false;  // each stage has a peer that can fetch its copies, and the run goes on
+};
+// What came of a stage's part of a snapshot.
+struct SnapshotPart {
+  bool is_direct = false;  // for others to fetch
+  std::optional<Error> failure{};
+  bool is_complete = false;  // every stage has made its part of a direct one,
+  bool is_dropped = false;   // which is not wanted any more
+  std::optional<Disagreement> disagreement{};
+};
+
 class Rounds {
  public:
   Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
@@ -56,24 +71,14 @@ class Rounds {
   // Whether it is time to try a last one again that failed. Says so once.
   bool take_retry(Instant now);
 
-  struct Place {
-    uint64_t sequence = 0;  // of its command
-    uint64_t granted = 0, committed = 0;
-    bool may_be_direct = false;  // each stage has a peer that can fetch its copies, and the run goes on
-  };
+  using Place = SnapshotPlace;
   // The command of a snapshot of the last step granted.
   proto::Command write(Instant now, Kind kind, const Place& place);
 
   // ---- what stages and peers say
 
   bool is_asked(uint32_t stage, uint64_t step) const;  // and has not been answered
-  struct Part {
-    bool is_direct = false;
-    std::optional<Error> failure{};
-    bool is_complete = false;  // every stage has made its part of a direct one,
-    bool is_dropped = false;   // which is not wanted any more
-    std::optional<Disagreement> disagreement{};
-  };
+  using Part = SnapshotPart;
   // `blobs_missing`: of the report's tensors, how many the broker has not, which a direct copy may. REQUIRES:
   // is_asked(). InvalidArgument: the stage breaks the protocol.
   Result<Part> on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
@@ -105,6 +110,10 @@ class Rounds {
   bool has_given_up_direct() const { return direct_failed_; }
   // The step of a direct copy that nobody has fetched for too long.
   std::optional<uint64_t> unfetched(Instant now) const;
+  // Whether copies may stay with replicas, because every peer can be reached by those who come; and whether
+  // they do: each replica has what all agreed on.
+  void let_stay(bool may) { may_stay_ = may; }
+  bool do_stay() const { return may_stay_ && (have_stayed_ || pace_.takes_too_long()); }
   // As of Run.
   std::optional<CheckpointCommitted> copy_to_fetch() const;
   std::optional<CheckpointCommitted> newest_copy(
@@ -132,7 +141,6 @@ class Rounds {
  private:
   Round& add(Round round);
   Round* asked(uint32_t stage, uint64_t step);
-  CheckpointCommitted taken_from(Round round) const;
 
   proto::JobNumber job_;
   std::shared_ptr<const PlannedRun> plan_;
@@ -144,7 +152,7 @@ class Rounds {
   uint64_t checkpointed_;
   uint64_t recovery_;    // of the last whole snapshot
   uint64_t begun_with_;  // as far as was safe before
-  bool recovery_is_direct_ = false;
+  bool recovery_is_direct_ = false, recovery_stays_ = false;
   uint64_t keep_from_;
   struct Written {  // the last one
     uint64_t step = 0;
@@ -155,6 +163,7 @@ class Rounds {
   std::optional<Instant> retry_at_{};
   Instant last_checkpoint_{};
   bool direct_failed_ = false;
+  bool may_stay_ = false, have_stayed_ = false;
   uint32_t direct_failures_ = 0;  // in a row
 };
 

@@ -6,6 +6,7 @@
 #include "broker/place/assembly.h"
 #include "broker/place/pace.h"
 #include "broker/pool/candidates.h"
+#include "broker/run/inner_steps.h"
 #include "broker/service/random_secret.h"
 #include "broker/service/served_plan.h"
 #include "broker/service/submitted_files.h"
@@ -47,17 +48,21 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
   return pins;
 }
 
-// Whose inner steps begin where the job did: at a checkpoint that came with it. Where replicas come and go
-// they begin where these do.
+// Whose inner steps begin where the job did: at a checkpoint that came with it. Where replicas come and go,
+// or begin with what others had, or those before them did, they begin where these do.
 std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, const StartPlanning& request,
                                                    const plan::ReplicasPlan& plan) {
   const configs::Job& job = context.job;
   if (context.steps == 0 || !job.replicas.are_local()) return std::nullopt;
   const auto& beginning = request.submission->beginning;
   replicas::LocalSteps local{job.replicas, context.steps, beginning ? beginning->step : 0};
-  if (job.may_grow() && request.checkpoint) local.begun_after = request.checkpoint->made();
   local.terms.count = static_cast<uint32_t>(plan.replicas.size());
   local.terms.shares = plan.shares;
+  if (const auto& point = request.checkpoint) {
+    const bool is_inherited = point->local && !point->local->inherited.is_whole();
+    if (job.may_grow() || is_inherited || !InnerSteps(local).find(point->step, point->made()))
+      local.begun_after = point->made();
+  }
   return local;
 }
 

@@ -152,6 +152,7 @@ void put(const Command& from, wire::Command& to) {
   to.set_settled(from.settled);
   to.set_keep_from(from.keep_from);
   to.set_direct(from.direct);
+  to.set_stays(from.stays);
 }
 Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
@@ -166,6 +167,7 @@ Status get(const wire::Command& from, Command& to) {
   to.settled = from.settled();
   to.keep_from = from.keep_from();
   to.direct = from.direct();
+  to.stays = from.stays();
   return read.status();
 }
 

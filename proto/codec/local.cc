@@ -9,6 +9,19 @@ namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
 static_assert(has_fields<replicas::ReplicaTerms, 5>);
+static_assert(has_fields<replicas::Inherited, 2>);
+void put(const replicas::Inherited& from, wire::Inherited& to) {
+  put_plain(from.sets, *to.mutable_sets());
+  to.set_returns_are_lost(from.returns_are_lost);
+}
+Status get(const wire::Inherited& from, replicas::Inherited& to) {
+  Reader read("Inherited");
+  read.numbers(from.sets(), to.sets, kReplicasMax, "sets");
+  to.returns_are_lost = from.returns_are_lost();
+  read.require(is_valid(to), "sets", "of replicas that are not there");
+  return read.status();
+}
+
 static_assert(has_fields<replicas::LocalSteps, 3>);
 void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   to.set_replicas(from.terms.count);

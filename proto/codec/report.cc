@@ -80,11 +80,13 @@ Status get(const wire::StepReport& from, StepReport& to) {
 void put(const LocalPoint& from, wire::LocalPoint& to) {
   to.set_steps(from.steps);
   put_plain(from.skipped_steps, *to.mutable_skipped_steps());
+  if (!from.inherited.is_whole()) put(from.inherited, *to.mutable_inherited());
 }
 Status get(const wire::LocalPoint& from, LocalPoint& to) {
   Reader read("LocalPoint");
   to.steps = from.steps();
   read.numbers(from.skipped_steps(), to.skipped_steps, replicas::kReplicasMax, "skipped_steps");
+  if (from.has_inherited()) read.part(from.inherited(), to.inherited, "inherited");
   return read.status();
 }
 

@@ -321,6 +321,7 @@ void put(const JobEvent& from, wire::JobEvent& to) {
     to.add_seat_replicas(seat.replica);
   }
   if (from.local_steps) put(*from.local_steps, *to.mutable_local_steps());
+  if (!from.inherited.is_whole()) put(from.inherited, *to.mutable_inherited());
 }
 Status get(const wire::JobEvent& from, JobEvent& to) {
   Reader read("JobEvent");
@@ -347,6 +348,7 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   for (int i = 0; i < from.seat_stages_size() && read.good(); ++i)
     read.seat(from.seat_stages(i), from.seat_replicas(i), to.seats.emplace_back(), "seat_stages");
   if (from.has_local_steps()) read.part(from.local_steps(), to.local_steps.emplace(), "local_steps");
+  if (from.has_inherited()) read.part(from.inherited(), to.inherited, "inherited");
   return read.status();
 }
 

@@ -55,6 +55,8 @@ void put(const LinkRoute& from, wire::LinkRoute& to);
 Status get(const wire::LinkRoute& from, LinkRoute& to);
 void put(const dag::TrainingSpec& from, wire::Training& to);
 Status get(const wire::Training& from, dag::TrainingSpec& to);
+void put(const replicas::Inherited& from, wire::Inherited& to);
+Status get(const wire::Inherited& from, replicas::Inherited& to);
 void put(const replicas::LocalSteps& from, wire::LocalSteps& to);
 Status get(const wire::LocalSteps& from, replicas::LocalSteps& to);
 void put(const AgreedTensor& from, wire::AgreedTensor& to);

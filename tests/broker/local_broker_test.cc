@@ -16,7 +16,9 @@ using StepList = std::vector<uint64_t>;
 // Peers with seats, by connection, which is also their key.
 class LocalWorld {
  public:
-  explicit LocalWorld(LocalShape of, const StoredState& state = {}) : world(state), shape(std::move(of)) {}
+  explicit LocalWorld(LocalShape of, const StoredState& state = {},
+                      BrokerOptions options = {.software = "0.1.0"})
+      : world(state, std::move(options)), shape(std::move(of)) {}
 
   void begin(uint8_t peers) {
     for (uint8_t peer = 1; peer <= peers; ++peer) world.join(peer, peer);
@@ -39,8 +41,7 @@ class LocalWorld {
     const auto at = seats.find(peer);
     if (const auto* assign = std::get_if<proto::AssignStage>(&message)) {
       for (const auto& tensor : assign->tensors)
-        EXPECT_TRUE(shape.replicas_max > 0 ||
-                    tensor.sha256 == test::local_digest(tensor.key, assign->after_step))
+        EXPECT_TRUE(are_others || tensor.sha256 == test::local_digest(tensor.key, assign->after_step))
             << to_string(tensor.key) << " after " << assign->after_step;
       seats.insert_or_assign(peer, LocalSeat(shape, std::make_shared<const proto::AssignStage>(*assign)));
       world.receive(peer, proto::StageReady{.run = 1, .plan_version = assign->plan_version});
@@ -113,7 +114,8 @@ class LocalWorld {
   LocalShape shape;
   std::map<ConnectionId, LocalSeat> seats;
   std::map<ConnectionId, size_t> read;
-  StepList begun_at;  // each plan, in steps of the run
+  StepList begun_at;        // each plan, in steps of the run
+  bool are_others = false;  // replicas have tensors of others, or of other numbers
   std::function<void(ConnectionId, proto::Message&)> change{};
 };
 
@@ -267,12 +269,13 @@ TEST(LocalBroker, AJobThatBeginsAtACheckpointCountsOnFromIt) {
 // Two replicas; then a third peer comes, and a fourth, whom a plan would leave out; then one goes.
 TEST(LocalBroker, ARunGrowsWithPeersThatComeAndGoesOnWithoutThoseThatGo) {
   LocalWorld local({.replicas = 2, .every = 3, .steps = 3000, .checkpoint_steps = 90, .replicas_max = 8});
+  local.are_others = true;
   World& world = local.world;
   local.begin(2);
   const auto plans = [&] {
-    std::vector<replicas::LocalSteps> all;
+    std::vector<replicas::Begun> all;
     for (const auto& event : world.events)
-      if (event.local_steps) all.push_back(*event.local_steps);
+      if (event.local_steps) all.push_back({*event.local_steps, event.inherited});
     return all;
   };
   ASSERT_EQ(plans().size(), 1u);
@@ -301,8 +304,8 @@ TEST(LocalBroker, ARunGrowsWithPeersThatComeAndGoesOnWithoutThoseThatGo) {
   local.plan();
   local.play([&] { return world.broker.status(1)->step >= begun + 90; });
   ASSERT_EQ(plans().size(), 2u);
-  EXPECT_EQ(plans()[1].begun_after, begun);
-  EXPECT_EQ(plans()[1].terms.count, 3u);
+  EXPECT_EQ(plans()[1].local.begun_after, begun);
+  EXPECT_EQ(plans()[1].local.terms.count, 3u);
   EXPECT_EQ(world.broker.status(1)->replicas.steps.size(), 3u);
   // One is lost; nobody can take its place: what is there goes on as two.
   local.lose(2);
@@ -322,6 +325,51 @@ TEST(LocalBroker, ARunGrowsWithPeersThatComeAndGoesOnWithoutThoseThatGo) {
   EXPECT_EQ(local.steps_of(JobEventKind::Step).back(), 3000u);
   const StepList evaluated = local.steps_of(JobEventKind::Checkpoint);
   EXPECT_TRUE(std::is_sorted(evaluated.begin(), evaluated.end()));
+}
+
+// Lines on which a copy would take minutes: each replica keeps its own.
+TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
+  BrokerOptions options{.software = "0.1.0"};
+  options.run.copy_rate = 1;
+  LocalWorld local({.replicas = 3, .every = 3, .steps = 300}, {}, options);
+  local.are_others = true;
+  World& world = local.world;
+  world.can_be_reached = true;
+  local.begin(3);
+  world.join(4, 4);
+  local.play([&] { return world.broker.status(1)->step >= 60; });
+  for (uint8_t peer = 1; peer <= 3; ++peer)
+    for (const auto& command : world.messages<proto::Command>(peer))
+      if (command.kind == proto::CommandKind::CopyState) {
+        EXPECT_TRUE(command.direct && command.stays);
+      }
+  EXPECT_TRUE(world.messages<proto::StandBy>(4).empty()) << "it is not to fetch what changes every round";
+  local.lose(2);
+  world.wait(std::chrono::seconds(5));
+  ASSERT_FALSE(world.plannings.empty());
+  const StartPlanning& request = world.plannings.back();
+  EXPECT_EQ(request.previous, nullptr) << "another plan says what they begin with";
+  ASSERT_TRUE(request.checkpoint.has_value() && request.checkpoint->local.has_value());
+  const uint64_t made = request.checkpoint->made();
+  EXPECT_GE(made, 45u) << "a round or two before the loss";
+  EXPECT_EQ(request.checkpoint->local->inherited.sets, (std::vector<uint32_t>{0, 0, 2}));
+  EXPECT_TRUE(request.checkpoint->local->inherited.returns_are_lost) << "replica 2 took the means";
+  local.shape.begun_after = made;
+  local.plan();
+  std::vector<Digest> fetched;
+  for (const auto& assign : world.messages<proto::AssignStage>(4)) {
+    EXPECT_GE(assign.sources.size(), 1u);
+    EXPECT_EQ(assign.after_step, made);
+  }
+  local.play([&] { return local.has_ended(); });
+  EXPECT_EQ(world.states.at(1), JobState::Finished);
+  std::vector<replicas::Begun> plans;
+  for (const auto& event : world.events)
+    if (event.local_steps) plans.push_back({*event.local_steps, event.inherited});
+  ASSERT_EQ(plans.size(), 2u);
+  EXPECT_EQ(plans[1].local.begun_after, made);
+  EXPECT_EQ(plans[1].inherited, (replicas::Inherited{{0, 0, 2}, true}));
+  EXPECT_EQ(local.steps_of(JobEventKind::Step).back(), 300u);
 }
 
 }  // namespace

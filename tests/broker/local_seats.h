@@ -159,10 +159,9 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
       stage->seat = {s, r};
       stage->stage_count = shape.stages;
       stage->training = training;
-      stage->after_step = saved == nullptr ? shape.begun_after
-                          : shape.replicas_max == 0
-                              ? saved->step
-                              : broker::InnerSteps(local).find(saved->step, saved->made()).value();
+      stage->after_step =
+          saved == nullptr ? shape.begun_after
+                           : broker::InnerSteps(local).find(saved->step, saved->made()).value_or(saved->step);
       stage->skipped_steps = saved != nullptr ? saved->skipped_by(r) + stage->after_step - saved->step : 0;
       stage->local = proto::LocalTerms{
           local, {{s, weight_of(s), owner_of_stage(shape, s), std::vector<uint32_t>(shape.replicas, s)}}};

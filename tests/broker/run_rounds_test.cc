@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/broker/local_seats.h"
 #include "tests/broker/run_shape.h"
 
 namespace weft::broker {
@@ -336,6 +337,69 @@ TEST(CopyPace, StepsAreSmoothedAndWhatTookNoTimeDoesNotCount) {
   EXPECT_EQ(pace.step_seconds(), 1);
   pace.on_step(2);
   EXPECT_DOUBLE_EQ(pace.step_seconds(), 1.1);
+}
+
+// Two replicas of a stage each, which agree every three steps of a tenth of a second.
+class LocalRounds {
+ public:
+  explicit LocalRounds(uint64_t copy_rate)
+      : plan(test::local_plan({.replicas = 2, .stages = 1, .every = 3, .steps = 60})),
+        rounds(1, plan, {}, {.copy_rate = copy_rate}) {
+    rounds.start(now);
+  }
+  proto::Command write(uint64_t step) {
+    return rounds.write(now, Kind::Copy, {.sequence = ++sequence, .granted = step, .committed = step});
+  }
+  Rounds::Part report(uint32_t stage, uint64_t step, std::optional<Error> failure = {}) {
+    const auto part = rounds.on_report(
+        now, stage, {.run = 1, .plan_version = 1, .step = step, .failure = std::move(failure)}, 1);
+    EXPECT_TRUE(part.has_value());
+    return part.value_or(Rounds::Part{});
+  }
+  std::shared_ptr<const PlannedRun> plan;
+  Rounds rounds;
+  Instant now = Instant{} + 1h;
+  uint64_t sequence = 0;
+};
+
+TEST(Rounds, CopiesStayWithReplicasWhereLinesAreSlow) {
+  LocalRounds fast(1 << 20);
+  fast.rounds.let_stay(true);
+  EXPECT_FALSE(fast.rounds.do_stay());
+  EXPECT_FALSE(fast.write(3).direct);
+
+  LocalRounds slow(1);
+  EXPECT_FALSE(slow.rounds.do_stay()) << "somebody cannot be reached";
+  slow.rounds.let_stay(true);
+  ASSERT_TRUE(slow.rounds.do_stay());
+  EXPECT_EQ(slow.rounds.next_copy(3), 3u);
+  const proto::Command command = slow.write(3);
+  EXPECT_TRUE(command.direct && command.stays);
+  EXPECT_EQ(slow.rounds.copy_to_fetch(), std::nullopt) << "nobody else is to have it";
+  EXPECT_FALSE(slow.rounds.has_last(3, /*moving=*/true));
+  EXPECT_FALSE(slow.report(0, 3).is_direct);
+  EXPECT_TRUE(slow.rounds.complete(slow.now, 3, false).whole.empty());
+  slow.report(1, 3);
+  const auto completed = slow.rounds.complete(slow.now, 3, false);
+  ASSERT_EQ(completed.whole.size(), 1u);
+  EXPECT_TRUE(completed.whole[0].is_direct && completed.whole[0].stays && !completed.whole[0].is_durable);
+  EXPECT_TRUE(slow.rounds.has_last(3, /*moving=*/true)) << "each takes what it has along";
+  EXPECT_FALSE(slow.rounds.has_last(3, /*moving=*/false)) << "a run that ends needs a checkpoint";
+  // One that could not be made is none, and the next one is tried.
+  slow.write(6);
+  slow.report(0, 6);
+  EXPECT_TRUE(slow.report(1, 6, Error{ErrorCode::ResourceExhausted, "no memory"}).failure.has_value());
+  EXPECT_TRUE(slow.rounds.complete(slow.now, 6, false).whole.empty());
+  EXPECT_TRUE(slow.rounds.is_idle());
+  EXPECT_TRUE(slow.write(9).stays);
+  // A broker after this one knows it from the command.
+  LocalRounds again(1 << 20);
+  again.rounds.let_stay(true);
+  again.rounds.resume(command, 0);
+  EXPECT_TRUE(again.rounds.do_stay());
+  again.report(0, 3);
+  again.report(1, 3);
+  EXPECT_EQ(again.rounds.complete(again.now, 3, false).whole.size(), 1u);
 }
 
 }  // namespace

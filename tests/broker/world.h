@@ -103,6 +103,7 @@ class World {
     hello.name = "peer" + std::to_string(who);
     hello.device = proto::DeviceReport{
         .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f", .arithmetic = arithmetic};
+    if (can_be_reached) hello.device->addresses = {"127.0.0.1:" + std::to_string(9000 + who)};
     step(Introduced{connection, key(who), "test", hello, verdict});
   }
   void submit(ConnectionId client, uint32_t stages, std::vector<std::string> excluded = {},
@@ -205,6 +206,7 @@ class World {
   std::vector<ConnectionId> closed;
   std::vector<StartPlanning> plannings;
   std::vector<Reconsider> reconsiders;
+  bool can_be_reached = false;  // by other peers
   std::vector<CheckSubmission> checks;
   std::vector<KeepBlobs> keeps;
   bool keeps_blobs = true;  // at once

@@ -127,6 +127,20 @@ TEST(OnATerminal, TheLineIsCutToTheWidthWithWholePartsAndFollowsTheWindow) {
   EXPECT_EQ(on.rows().back(), "5s left") << "how long it takes is the last thing to go";
 }
 
+TEST(OnATerminal, SaysHowManyReplicasThereAreAndWhenTheyAgreed) {
+  OnTerminal on(100);
+  proto::JobStatus state = status({});
+  state.replicas.steps = {30, 30, 10};
+  on.show(StatusEvent{state});
+  on.show(step(1));
+  EXPECT_NE(on.rows().back().find("  1280 samples/s  3 replicas"), std::string::npos) << on.rows().back();
+  state.replicas.agreed_step = 70;
+  state.replicas.seconds_since_agreement = 12;
+  on.show(StatusEvent{state});
+  on.show(step(2));
+  EXPECT_NE(on.rows().back().find("  3 replicas, agreed 12s ago"), std::string::npos) << on.rows().back();
+}
+
 TEST(OnATerminal, LinesThatStayStandAboveAndOnceEach) {
   OnTerminal on(100);
   on.show(start(100));

@@ -416,6 +416,40 @@ TEST_F(ReplicasPlanned, ComeWithThePeersThatAreThere) {
   for (const auto& [key, sha256] : tensors_of(*alone->stages[0].assignment)) EXPECT_EQ(key.replica, 0u);
 }
 
+// Of two replicas, whose inner steps were counted from the sixth of the run on: one of them had lost what it
+// had.
+TEST_F(ReplicasPlanned, CountOnFromACheckpointThatWasCountedOtherwise) {
+  StartPlanning request = test::request_for(1, submit({}), 2);
+  const PlannedRunPtr first = plan(request);
+  ASSERT_NE(first, nullptr);
+  request.microbatch_size = first->training.microbatch_size;
+  const auto planned_from = [&](uint64_t step, proto::LocalPoint point) {
+    ++request.plan_version;
+    request.checkpoint = snapshot_of(*first, step);
+    request.checkpoint->local = std::move(point);
+    return plan(request);
+  };
+  const PlannedRunPtr same = planned_from(3, {.steps = 6, .skipped_steps = {1, 0}});
+  ASSERT_NE(same, nullptr);
+  EXPECT_EQ(same->local_steps->begun_after, 0u);
+  EXPECT_EQ(same->stages[0].assignment->after_step, 3u);
+  EXPECT_EQ(same->stages[0].assignment->skipped_steps, 1u);
+  const PlannedRunPtr heirs =
+      planned_from(3, {.steps = 6, .skipped_steps = {1, 1}, .inherited = {.sets = {0, 0}}});
+  ASSERT_NE(heirs, nullptr);
+  EXPECT_EQ(heirs->local_steps->begun_after, 6u);
+  EXPECT_EQ(heirs->stages[0].assignment->after_step, 6u);
+  EXPECT_EQ(heirs->stages[0].assignment->skipped_steps, 4u) << "two updates, as it was";
+  // From their first round, in their own numbers.
+  const PlannedRunPtr later = planned_from(9, {.steps = 12, .skipped_steps = {4, 4}});
+  ASSERT_NE(later, nullptr);
+  EXPECT_EQ(later->local_steps->begun_after, 12u);
+  for (const PlannedStage& stage : later->stages) {
+    EXPECT_EQ(stage.assignment->after_step, 12u);
+    EXPECT_EQ(stage.assignment->skipped_steps, 7u) << "five updates";
+  }
+}
+
 TEST_F(ReplicasPlanned, OnlyPeersThatKnowThemSuit) {
   const auto wanted = planner().check(submit({}));
   ASSERT_TRUE(wanted.has_value()) << wanted.error().message;

@@ -244,7 +244,7 @@ class Maker {
   }
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
-             to.committed, to.settled, to.keep_from, to.direct);
+             to.committed, to.settled, to.keep_from, to.direct, to.stays);
     pick(to.kind, CommandKind::Compare);
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm, to.skip); }
@@ -290,6 +290,7 @@ class Maker {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
     to.skipped_steps = to.step / 2;
     if (chance()) to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
+    if (to.local && chance()) to.local->inherited = {.sets = {0, 0}, .returns_are_lost = chance()};
     if (chance()) return;
     fill(to.failure.emplace().message);
     pick(to.failure->code, kErrorCodeLast);
@@ -433,6 +434,7 @@ class Maker {
     if (chance()) to.seats.resize(to.peers.size());
     for (plan::Seat& seat : to.seats) fill(seat);
     if (chance()) fill(to.local_steps.emplace());
+    if (chance()) to.inherited = {.sets = {1, 1, 2}, .returns_are_lost = chance()};
   }
   void fill(ListJobs& to) { fill_all(to.before, to.count); }
   void fill(JobList& to) { fill_all(to.jobs, to.more); }

@@ -282,13 +282,14 @@ TEST_F(Replicas, ComeAndGoAsARecordSays) {
     return job("gpt3", sets, output);
   };
   const configs::Job grows = begun({}, "grows.onnx");
-  std::vector<replicas::LocalSteps> plans;
+  std::vector<replicas::Begun> plans;
   for (const auto& [count, after] : {std::pair{2u, 0u}, {4u, 6u}, {1u, 18u}, {2u, 24u}}) {
     replicas::LocalSteps plan{.terms = grows.replicas, .steps = 30, .begun_after = after};
     plan.terms.count = count;
     plan.terms.every = 3;
-    plans.push_back(plan);
+    plans.push_back({plan, {}});
   }
+  plans[2].inherited = {.sets = {2, 1, 2, 3}, .returns_are_lost = true};
   const auto record = scratch_.folder() / "plans.jsonl";
   {
     storage::OuterRecordWriter writer;

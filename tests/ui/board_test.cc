@@ -156,12 +156,27 @@ TEST_F(Looking, WhatIsBeingSavedIsShown) {
   proto::JobStatus status = job_status(1, proto::JobState::Running);
   broker.listed = {status};
   EXPECT_TRUE(look()["job"]["saving"].is_null());
+  EXPECT_TRUE(look()["job"]["replicas"].is_null());
   status.saving.step = 40;
   status.saving.bytes = {100};
   status.saving.saved = {30};
   broker.listed = {status};
   later();
   EXPECT_EQ(look()["job"]["saving"], (Json{{"step", 40}, {"bytes", 100}, {"saved", 30}}));
+}
+
+TEST_F(Looking, ReplicasAndWhenTheyAgreedAreShown) {
+  proto::JobStatus status = job_status(1, proto::JobState::Running);
+  status.replicas.steps = {30, 10};
+  broker.listed = {status};
+  EXPECT_EQ(look()["job"]["replicas"]["steps"], (Json{30, 10}));
+  EXPECT_TRUE(look()["job"]["replicas"]["agreed_step"].is_null());
+  status.replicas.agreed_step = 80;
+  status.replicas.seconds_since_agreement = 2.5;
+  broker.listed = {status};
+  later();
+  EXPECT_EQ(look()["job"]["replicas"]["agreed_step"], 80);
+  EXPECT_EQ(look()["job"]["replicas"]["seconds_since_agreement"], 2.5);
 }
 
 // Whatever others call themselves stays text: fit for one line, and in the plan's page no markup.

@@ -41,6 +41,13 @@ function figure(list, name, value) {
   if (value !== null) list.push({name, value});
 }
 
+// Of many replicas the least and the most.
+function rounds(steps) {
+  const least = Math.min(...steps), most = Math.max(...steps);
+  if (least === most) return String(least);
+  return steps.length <= 4 ? steps.join(', ') : `${least} to ${most}`;
+}
+
 function figuresOf(job, curves) {
   const list = [], steps = job.steps > 0 ? ` of ${job.steps}` : '';
   const accuracy = curves.evaluations.at(-1)?.metrics.accuracy ?? null;
@@ -49,6 +56,11 @@ function figuresOf(job, curves) {
   figure(list, 'loss', last === null ? null : loss(last));
   figure(list, 'accuracy', accuracy === null ? null : share(accuracy));
   figure(list, 'samples/s', job.samples_per_second > 0 && !hasEnded(job) ? rate(job.samples_per_second) : null);
+  const replicas = job.replicas, isAlone = replicas?.steps.length === 1;
+  figure(list, isAlone ? 'replica' : 'replicas', replicas ? String(replicas.steps.length) : null);
+  figure(list, `steps a round${isAlone || !replicas ? '' : ' each'}`, replicas ? rounds(replicas.steps) : null);
+  figure(list, 'since they agreed', replicas?.agreed_step && !hasEnded(job)
+    ? duration(replicas.seconds_since_agreement) : null);
   const saving = job.saving, isBehind = job.steps > 0 && Math.max(job.step, saving?.step ?? 0) >= job.steps;
   figure(list, 'left', job.seconds_left > 0 && !hasEnded(job) && !isBehind ? duration(job.seconds_left) : null);
   figure(list, 'checkpoint at', job.checkpoint_step > 0 ? String(job.checkpoint_step) : null);
