@@ -76,8 +76,10 @@ void Scheduler::schedule() {
       start_planning(job, *chosen, /*again=*/false);
       continue;
     }
-    job.move_to.clear();
-    if (may_place_again(job) && waiting->unplaceable_with != pool_.version())
+    // One that was about to grow when it lost somebody does so now.
+    const bool grows = !job.move_to.empty() && job.previous.plan && job.previous.plan->replicas_max > 0;
+    if (!grows) job.move_to.clear();
+    if (!grows && may_place_again(job) && waiting->unplaceable_with != pool_.version())
       if (const auto placed = availability_.place_previous(job, *job.previous.plan, job.previous.memory, free,
                                                            /*by_pace=*/true)) {
         std::vector<Candidate> chosen;
@@ -88,6 +90,7 @@ void Scheduler::schedule() {
     const size_t wanted = std::max<size_t>(1, job.submitted.submission->stages);
     if (free.size() >= wanted) {
       if (plannings >= kPlanningsMax || probes_.waits_for(job, free)) continue;
+      job.move_to.clear();
       start_planning(job, std::move(free), /*again=*/false);
       ++plannings;
       continue;
@@ -145,7 +148,7 @@ StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate>
 // `again`: candidate s takes stage s of the plan before.
 void Scheduler::start_planning(Job& job, std::vector<Candidate> from, bool again) {
   ++job.plan_version;
-  job.drift.planned(belief());
+  if (!again) job.drift.planned(belief());  // else whoever else is free was not asked about
   const bool once_more = job.waiting() != nullptr && job.waiting()->was_being_planned;
   job.phase = phase::Planning{.planned = again       ? Planned::PlacedAgain
                                          : once_more ? Planned::OnceMore

@@ -327,6 +327,32 @@ TEST(LocalBroker, ARunGrowsWithPeersThatComeAndGoesOnWithoutThoseThatGo) {
   EXPECT_TRUE(std::is_sorted(evaluated.begin(), evaluated.end()));
 }
 
+TEST(LocalBroker, ARunThatWasAboutToGrowWhenItLostSomebodyGrowsAtOnce) {
+  LocalWorld local({.replicas = 2, .every = 3, .steps = 3000, .checkpoint_steps = 90, .replicas_max = 8});
+  local.are_others = true;
+  World& world = local.world;
+  local.begin(2);
+  local.play([&] { return world.broker.status(1)->step >= 120; });
+  world.join(3, 3);
+  world.join(4, 4);
+  local.play([&] {
+    if (world.reconsiders.empty()) world.wait(std::chrono::milliseconds(500));
+    return !world.reconsiders.empty();
+  });
+  ASSERT_EQ(world.reconsiders.size(), 1u);
+  world.step(Reconsidered{1, world.reconsiders[0].request.plan_version,
+                          Reconsidered::Other{.as_it_is = std::chrono::milliseconds(50),
+                                              .as_planned = std::chrono::milliseconds(25),
+                                              .replicas = 4,
+                                              .peers = {key(1), key(2), key(3), key(4)}}});
+  EXPECT_NE(local.notices().find("2 replicas become 4 when they agree next"), std::string::npos);
+  local.lose(2);
+  world.wait(std::chrono::seconds(5));
+  ASSERT_FALSE(world.plannings.empty());
+  EXPECT_EQ(world.plannings.back().previous, nullptr) << "not with one of them in its place";
+  EXPECT_EQ(world.plannings.back().candidates.size(), 3u);
+}
+
 // Lines on which a copy would take minutes: each replica keeps its own.
 TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
   BrokerOptions options{.software = "0.1.0"};
