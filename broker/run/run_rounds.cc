@@ -14,6 +14,7 @@ namespace {
 
 std::vector<Bytes> bytes_by_stage(const PlannedRun& plan) {
   std::vector<Bytes> bytes;
+  bytes.reserve(plan.stages.size());
   for (uint32_t s = 0; s < plan.stages.size(); ++s) bytes.push_back({copied_bytes(plan, s)});
   return bytes;
 }
