@@ -99,11 +99,14 @@ std::vector<Candidate> Availability::of(const Job& job, bool own) const {
   return free;
 }
 
-// Those that may take a stage of a run that goes on: nobody's bits change for its speed.
+// Those that may take a stage of a run that goes on: nobody's bits change for its speed. A run that is to
+// grow with whoever comes is planned with them as it was at first: where bits need not be equal, for enough
+// speed.
 std::vector<Candidate> Availability::to_move(const Job& job) const {
   std::vector<Candidate> all = of(job, /*own=*/true);
   const PlannedRun& plan = *job.crew()->plan;
-  if (plan.equal_bits && job.bits.are_equal)
+  const bool may_mix = plan.replicas_max > 0 && !plan.equal_bits_required;
+  if (!may_mix && plan.equal_bits && job.bits.are_equal)
     std::erase_if(
         all, [&](const Candidate& candidate) { return candidate.device.fingerprint != plan.fingerprint; });
   return all;

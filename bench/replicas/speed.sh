@@ -8,27 +8,18 @@
 # of a round by speed. SECONDS_EACH (60): how long each is watched once it runs. A rate takes 3 minutes.
 rates=("${@:-8Mbit}"); [ $# -gt 0 ] || rates=(8Mbit 20Mbit 100Mbit)
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
-homes=${HOMES:-6} slow=${SLOW:-0} slow_device=${SLOW_DEVICE:-null:gtx1080ti/48} device=${DEVICE:-null:gtx1080ti/16} batch=${BATCH:-16} each=${SECONDS_EACH:-60} every=${EVERY:-30}
+source bench/replicas/homes.sh
+homes=${HOMES:-6} slow=${SLOW:-0} slow_device=${SLOW_DEVICE:-null:gtx1080ti/48} each=${SECONDS_EACH:-60}
 cluster_begin
-made_model_job <<YAML
-data:
-  train: {type: text, path: corpus.txt, sequence_length: ${LENGTH:-192}, validation: 0}
-steps: 1000000
-YAML
-"${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" "${WIDTH:-512}" "${LAYERS:-4}" "${LENGTH:-192}" "$work/model.onnx"
-made_text $((${LENGTH:-192} * 4000)) >"$work/corpus.txt"
+made_home_job
 
 # samples_a_second [SUBMIT ARGS]: of the job while it is watched; PLAN is what the planner says of it.
 samples_a_second() {
-  local first last
-  submit_job "$work/job.yaml" --set evaluate_every=0 --set checkpoint=null --set "batch_size=$batch" --set microbatch_size=1 "$@" --set "output=$work/out.onnx"
+  submit_home_job "$@"
   wait_for_event '"event":"plan"' 300
   PLAN=$(sed -E 's/.*"lines":\["([^"]*)".*/\1/' <<<"$LINE") PREDICTED=$(field predicted_samples_per_second <<<"$LINE")
   wait_for_step $((every + 1))
-  first=$STEP
-  local began; began=$(microseconds)
-  until [ $(($(microseconds) - began)) -gt $((each * 1000000)) ]; do next_step; last=$STEP; done
-  RATE=$(awk -v n=$(((last - first) * batch)) -v us=$(($(microseconds) - began)) 'BEGIN { printf "%.1f", n * 1e6 / us }')
+  watch_samples "$each"
 }
 end_cluster() {
   end_process KILL "$submit_pid"
@@ -38,20 +29,12 @@ end_cluster() {
 
 printf '%-9s %-9s %10s %10s %7s  %s\n' line as samples/s predicted times plan
 for rate in "${rates[@]}"; do
-  { echo "devices:"
-    for ((i = 0; i < homes; ++i)); do echo "  - {name: home$i, type: gtx1080ti, region: r$i, uplink: $rate, downlink: $rate}"; done
-    echo "regions:"
-    echo "  within: {round_trip_ms: 1, bandwidth: 1Gbit}"
-    echo "  between:"
-    for ((i = 0; i < homes; ++i)); do
-      for ((j = i + 1; j < homes; ++j)); do echo "    - {from: r$i, to: r$j, round_trip_ms: 40, bandwidth: 1Gbit}"; done
-    done
-  } >"$work/lines.yaml"
+  made_home_lines "$homes" "$rate"
   best=
   for as in best replicas $([ "$slow" -eq 0 ] || echo shares); do
     start_broker
     for ((i = 0; i < homes; ++i)); do
-      start_peer "home$i" --device "$([ "$i" -lt "$slow" ] && echo "$slow_device" || echo "$device")" --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$i" --as "home$i"
+      join_home "$i" "$([ "$i" -ge "$slow" ] || echo "$slow_device")"
     done
     for ((i = 0; i < homes; ++i)); do wait_for_log "$work/home$i.log" 'info joined'; done
     if [ "$as" = best ]; then

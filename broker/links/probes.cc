@@ -59,14 +59,13 @@ void Probes::update() {
   if (round_ && step_.now.monotonic >= round_->deadline) end_round();
   if (round_) return;
   std::erase_if(resting_, [&](const auto& entry) { return entry.second <= step_.now.monotonic; });
-  std::vector<PeerId> peers = idle_peers();
-  std::vector<LinkBook::Pair> pairs = links_.missing_round(peers);
-  if (const auto growing = growing_peers(); pairs.empty() && !peers.empty() && !growing.empty()) {
-    std::vector<PeerId> all = peers;
-    all.insert(all.end(), growing.begin(), growing.end());
+  const std::vector<PeerId> idle = idle_peers();
+  std::vector<LinkBook::Pair> pairs;
+  if (std::vector<PeerId> all = idle.empty() ? idle : growing_peers(); !all.empty()) {
+    all.insert(all.end(), idle.begin(), idle.end());
     pairs = links_.missing_round(all);
   }
-  if (pairs.empty()) pairs = links_.next_round(peers, step_.now.monotonic);
+  if (pairs.empty()) pairs = links_.next_round(idle, step_.now.monotonic);
   if (!pairs.empty()) start_round(pairs);
 }
 

@@ -327,6 +327,33 @@ TEST(LocalBroker, ARunGrowsWithPeersThatComeAndGoesOnWithoutThoseThatGo) {
   EXPECT_TRUE(std::is_sorted(evaluated.begin(), evaluated.end()));
 }
 
+// A friend's machine of another kind: it would change the bits, which not everybody minds.
+TEST(LocalBroker, ARunGrowsWithOtherKindsOfDevicesUnlessItsBitsHaveToBeEqual) {
+  for (const bool required : {false, true}) {
+    LocalWorld local({.replicas = 2,
+                      .every = 3,
+                      .steps = 3000,
+                      .checkpoint_steps = 90,
+                      .replicas_max = 8,
+                      .equal_bits_required = required});
+    World& world = local.world;
+    local.begin(2);
+    local.play([&] { return world.broker.status(1)->step >= 120; });
+    world.fingerprint = "another";
+    world.join(3, 3);
+    for (int i = 0; i < 100 && world.reconsiders.empty(); ++i) {
+      world.wait(std::chrono::milliseconds(500));
+      local.turn();
+    }
+    if (required) {
+      for (const Reconsider& look : world.reconsiders) EXPECT_EQ(look.request.candidates.size(), 2u);
+    } else {
+      ASSERT_FALSE(world.reconsiders.empty());
+      EXPECT_EQ(world.reconsiders[0].request.candidates.size(), 3u);
+    }
+  }
+}
+
 TEST(LocalBroker, ARunThatWasAboutToGrowWhenItLostSomebodyGrowsAtOnce) {
   LocalWorld local({.replicas = 2, .every = 3, .steps = 3000, .checkpoint_steps = 90, .replicas_max = 8});
   local.are_others = true;

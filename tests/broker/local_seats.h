@@ -32,7 +32,8 @@ struct LocalShape {
   dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
   std::vector<uint64_t> empty_steps{};
   uint32_t replicas_max = 0;  // they come and go, up to so many
-  std::set<uint64_t> bad{};   // steps of the run whose gradients are not finite
+  bool equal_bits_required = false;
+  std::set<uint64_t> bad{};  // steps of the run whose gradients are not finite
 };
 
 constexpr uint32_t kLocalBatch = 8, kLocalMicrobatches = 2;
@@ -134,6 +135,7 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
   local.terms.shares = shape.shares;
   plan->local_steps = local;
   plan->replicas_max = shape.replicas_max;
+  plan->equal_bits_required = shape.equal_bits_required;
   dag::TrainingSpec& training = plan->training;
   training.steps = last_inner_step(local);
   training.batch_size = kLocalBatch;

@@ -101,8 +101,11 @@ class World {
     if (holding) hello.holding = {*holding};
     hello.instance = instance;
     hello.name = "peer" + std::to_string(who);
-    hello.device = proto::DeviceReport{
-        .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f", .arithmetic = arithmetic};
+    hello.device = proto::DeviceReport{.device = "cpu:1",
+                                       .threads = 1,
+                                       .memory = {1 << 30},
+                                       .fingerprint = fingerprint,
+                                       .arithmetic = arithmetic};
     if (can_be_reached) hello.device->addresses = {"127.0.0.1:" + std::to_string(9000 + who)};
     step(Introduced{connection, key(who), "test", hello, verdict});
   }
@@ -206,7 +209,8 @@ class World {
   std::vector<ConnectionId> closed;
   std::vector<StartPlanning> plannings;
   std::vector<Reconsider> reconsiders;
-  bool can_be_reached = false;  // by other peers
+  bool can_be_reached = false;    // by other peers
+  std::string fingerprint = "f";  // of who joins
   std::vector<CheckSubmission> checks;
   std::vector<KeepBlobs> keeps;
   bool keeps_blobs = true;  // at once

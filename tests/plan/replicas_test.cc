@@ -73,19 +73,24 @@ void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
 
 class Replicas : public testing::TestWithParam<std::string> {};
 
+ReplicasRequest random_request(const Graph& graph, Rng& rng, uint32_t devices) {
+  return {.pipeline = {.graph = &graph,
+                       .microbatches = static_cast<uint32_t>(1 + rng.below(4)),
+                       .optimizer_slots = static_cast<uint32_t>(rng.below(3)),
+                       .agreed_slots = 2,
+                       .cluster = test::random_cluster(rng, devices)},
+          .count = 1,
+          .every = 1 + rng.below(40)};
+}
+
 TEST_P(Replicas, AreLawfulOnRandomClusters) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 31);
     const Graph graph = test::training_graph(GetParam(), seed);
     const auto devices = static_cast<uint32_t>(1 + rng.below(6));
-    ReplicasRequest request{.pipeline = {.graph = &graph,
-                                         .microbatches = static_cast<uint32_t>(1 + rng.below(4)),
-                                         .optimizer_slots = static_cast<uint32_t>(rng.below(3)),
-                                         .agreed_slots = 2,
-                                         .cluster = test::random_cluster(rng, devices)},
-                            .count = static_cast<uint32_t>(1 + rng.below(devices)),
-                            .every = 1 + rng.below(40)};
+    ReplicasRequest request = random_request(graph, rng, devices);
+    request.count = static_cast<uint32_t>(1 + rng.below(devices));
     if (rng.below(2) == 0) request.codec = compress::parse("int4").value();
     if (rng.below(2) == 0)
       request.pipeline.stages = static_cast<uint32_t>(1 + rng.below(devices / request.count));
@@ -100,12 +105,8 @@ TEST_P(Replicas, AreAsManyAsPay) {
     Rng rng(seed, 33);
     const Graph graph = test::training_graph(GetParam(), seed);
     const auto devices = static_cast<uint32_t>(2 + rng.below(5));
-    ReplicasRequest request{.pipeline = {.graph = &graph,
-                                         .microbatches = static_cast<uint32_t>(1 + rng.below(3)),
-                                         .cluster = test::random_cluster(rng, devices)},
-                            .count = 1,
-                            .count_max = 1024,
-                            .every = 1 + rng.below(40)};
+    ReplicasRequest request = random_request(graph, rng, devices);
+    request.count_max = 1024;
     request.by_speed = rng.below(2) == 0;
     const ReplicasPlan plan = planned(request);
     expect_lawful(request, plan);
