@@ -24,7 +24,7 @@ constexpr size_t kReplicaLines = 3;      // of more replicas the ranges are said
 constexpr size_t kReplicasDetailed = 8;  // of which all is said
 constexpr uint32_t kCountsDense = 16;    // up to here each number of replicas is looked at
 constexpr uint32_t kPair = 2, kGroupSizeMax = 8;
-constexpr size_t kTooSmallMax = 8;       // devices that cannot hold the model, until no more are tried
+constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
 
 std::string number_of(size_t count, const char* one) {
   return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
@@ -138,8 +138,8 @@ class ReplicasSearch {
     std::vector<const Plan*> plans;
     std::vector<AgreedLoad> loads;
     std::vector<uint64_t> shares;  // by replica
-    double agreement = 0;           // seconds
-    double step = 0;                // of the run: seconds for one of all replicas' steps
+    double agreement = 0;          // seconds
+    double step = 0;               // of the run: seconds for one of all replicas' steps
     size_t seats = 0;
     bool equal_bits = true;
   };
@@ -159,8 +159,8 @@ class ReplicasSearch {
   }
 
   // How many replicas to look at. Machines alone are looked at in every number, of many in a few; groups of
-  // them, which have to be planned, where they may pay: of about equal size, or two by two of those that
-  // cannot hold the model alone.
+  // them, which have to be planned, where they may pay: of 1, 1.5, 2 and so on devices on average, or two by two
+  // of those that cannot hold the model alone.
   std::set<uint32_t> counts() {
     const uint32_t least = request_.count;
     if (request_.count_max <= least) return {least};
@@ -172,8 +172,9 @@ class ReplicasSearch {
     const auto alone = static_cast<uint32_t>(fastest_alone(all).size());
     const auto clamped = [&](uint32_t count) { return std::clamp(count, least, most); };
     grouped_ = std::set<uint32_t>{least, clamped(alone + (devices - alone) / 2)};
-    for (uint32_t size = least_; size <= kGroupSizeMax && size <= devices; ++size)
-      if (size <= kPair || alone < devices) grouped_->insert(clamped(devices / size));
+    const bool all_alone = alone == devices;
+    for (uint32_t halves = 2 * least_; halves <= 2 * (all_alone ? kPair : kGroupSizeMax); ++halves)
+      grouped_->insert(clamped(2 * devices / halves));
     std::set<uint32_t> counts = *grouped_;
     for (uint32_t count = least; count <= std::min(alone, most); count += 1 + count / kCountsDense)
       counts.insert(count);
@@ -381,7 +382,7 @@ class ReplicasSearch {
   std::vector<double> speeds_;
   ModelCache models_;
   std::map<Group, Result<Plan>> plans_;
-  uint32_t count_ = 1;  // of replicas, as looked at now
+  uint32_t count_ = 1;                         // of replicas, as looked at now
   std::optional<std::set<uint32_t>> grouped_;  // the numbers for which groups are looked at; nothing: each
   std::optional<Found> best_equal_, best_mixed_;
   std::optional<Error> problem_;  // the first
@@ -390,8 +391,7 @@ class ReplicasSearch {
 
 Status check(const ReplicasRequest& request) {
   const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
-  if (request.count < 1 || request.every < 1 ||
-      (request.count_max > 0 && request.count_max < request.count))
+  if (request.count < 1 || request.every < 1 || (request.count_max > 0 && request.count_max < request.count))
     return bad("replicas need a number, and rounds steps");
   if (!request.shares.empty() && request.shares.size() != request.count)
     return bad("shares of " + std::to_string(request.shares.size()) + " replicas, and there are " +

@@ -100,7 +100,7 @@ TEST_P(Replicas, AreLawfulOnRandomClusters) {
 
 // As many as pay: no number that could have been asked for takes clearly fewer seconds a step of the run.
 TEST_P(Replicas, AreAsManyAsPay) {
-  for (uint64_t seed = 1; seed <= 6; ++seed) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 33);
     const Graph graph = test::training_graph(GetParam(), seed);
