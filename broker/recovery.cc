@@ -7,6 +7,10 @@
 
 namespace weft::broker {
 
+namespace {
+constexpr uint32_t kTriesOfKept = 3;
+}
+
 using proto::JobState;
 
 void Recovery::settle(const Verdict& verdict) {
@@ -47,7 +51,8 @@ void Recovery::recover(Job& job, const std::string& reason, bool counts) {
   const Duration served =
       was_running && job.serves() ? step_.now.monotonic - running->since : Duration::zero();
   if (was_running) stand_bys_.find_holders(job);
-  if (stand_bys_.lose_holders(job)) book_.notice(job, "the peers that had the newest copy are gone");
+  if (stand_bys_.lose_holders(job) == StandBys::Left::Nothing)
+    book_.notice(job, "the peers that had the newest copy are gone");
   phases_.release(job, reason);
   if (job.stop_requested) return phases_.end(job, JobState::Stopped, "stopped by its user; " + reason);
   job.step = job.points.steps_made();
@@ -111,6 +116,8 @@ void Recovery::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto
       failed.error.code == ErrorCode::NotFound || failed.error.code == ErrorCode::Corrupted;
   if (job.running() == nullptr && lacks_tensors && job.points.newest() != nullptr) {
     const std::string gone = job.points.describe();
+    // Of what replicas keep themselves there is nothing else: whoever was to give it may have gone.
+    if (job.points.stays() && job.losses.in_a_row < kTriesOfKept) return recover(job, what);
     if (job.points.is_direct()) {  // only peers could tell
       job.points.drop_round();
       step_.transient = true;

@@ -221,7 +221,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
   const auto sources = stand_bys_.find_sources(job);
   if (!sources) {
     const std::string gone = job.points.describe();
-    job.points.drop_round();
+    if (stand_bys_.lose_holders(job) == StandBys::Left::All) job.points.drop_round();
     step_.transient = true;
     return recovery_.recover(job, gone + " cannot be had by those who need it");
   }
@@ -237,8 +237,11 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     job.bits.are_equal = false;
   }
   job.bits.fingerprint = plan.fingerprint;
-  // More replicas, or fewer, make other steps of what is done again, and count them otherwise.
-  if (job.previous.plan && job.previous.plan->local_steps != plan.local_steps) {
+  // More replicas, or fewer, make other steps of what is done again, and count them otherwise; those that
+  // begin with what others had come to other weights.
+  const CheckpointCommitted* point = job.points.newest();
+  const bool has_heirs = point != nullptr && point->local && !point->local->inherited.is_whole();
+  if (has_heirs || (job.previous.plan && job.previous.plan->local_steps != plan.local_steps)) {
     job.log.losses.clear();
     job.losses.diverged_at = 0;
   }
@@ -260,8 +263,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
       if (plan.local_steps) event.seats.push_back(stage.assignment->seat);
     }
     event.local_steps = plan.local_steps;
-    if (const CheckpointCommitted* point = job.points.newest(); point != nullptr && point->local)
-      event.inherited = point->local->inherited;
+    if (has_heirs) event.inherited = point->local->inherited;
     event.seconds = seconds(plan.predicted_step);
     if (plan.training.steps > 0 && event.seconds > 0)
       event.samples_per_second =

@@ -279,8 +279,8 @@ std::string describe_heirs(const replicas::Inherited& inherited) {
 }
 }  // namespace
 
-bool StandBys::lose_holders(Job& job) {
-  if (!job.points.is_direct()) return false;
+StandBys::Left StandBys::lose_holders(Job& job) {
+  if (!job.points.is_direct()) return Left::All;
   for (auto& [sha256, holders] : job.points.holders)
     std::erase_if(holders,
                   [&](const PeerId& id) { return !pool_.at(id).connection || pool_.at(id).device_lost; });
@@ -289,16 +289,17 @@ bool StandBys::lose_holders(Job& job) {
     if (const auto at = job.points.holders.find(tensor.sha256);
         at == job.points.holders.end() || at->second.empty())
       lost.insert(tensor.sha256);
-  if (lost.empty()) return false;
+  if (lost.empty()) return Left::All;
   if (job.points.inherit(lost)) {
     step_.log("info state_inherited job=" + job.text() + " step=" + std::to_string(job.points.steps_made()) +
               " tensors=" + std::to_string(lost.size()));
     const std::string what = describe_heirs(job.points.newest()->local->inherited);
     if (!what.empty()) book_.notice(job, what);
-    return false;
+    return Left::Inherited;
   }
   step_.transient = true;
-  return job.points.drop_round();
+  job.points.drop_round();
+  return Left::Nothing;
 }
 
 // Rather one that keeps it for the plan; of several the one that gives least until now.

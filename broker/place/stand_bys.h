@@ -47,8 +47,10 @@ class StandBys {
   // The run has lost somebody: the newest copy of which each part is still with somebody is what it goes back
   // to. A peer whose stage failed still has its part. REQUIRES: it runs.
   void find_holders(Job& job);
-  // Whether a part of the round is with nobody any more: then the round is none.
-  bool lose_holders(Job& job);
+  // Who has gone holds nothing of the newest copy any more. Without a part of it the copy is dropped, unless it
+  // stays with replicas and others stand for what is gone.
+  enum class Left : uint8_t { All, Inherited, Nothing };
+  Left lose_holders(Job& job);
   // By stage of the job's plan: from whom its peer gets what it has not, and what it keeps for others.
   // Nothing: somebody cannot get what it needs.
   std::optional<std::vector<StateSources>> find_sources(const Job& job) const;

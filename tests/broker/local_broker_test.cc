@@ -425,5 +425,38 @@ TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
   EXPECT_EQ(local.steps_of(JobEventKind::Step).back(), 300u);
 }
 
+// Another one goes while the run is planned anew: what is left of it is with the third alone.
+TEST(LocalBroker, AReplicaThatIsLostWhileAnotherIsReplacedIsMadeOfTheThird) {
+  BrokerOptions options{.software = "0.1.0"};
+  options.run.copy_rate = 1;
+  LocalWorld local({.replicas = 3, .every = 3, .steps = 300}, {}, options);
+  local.are_others = true;
+  World& world = local.world;
+  world.can_be_reached = true;
+  local.begin(3);
+  for (uint8_t peer = 4; peer <= 6; ++peer) world.join(peer, peer);
+  local.play([&] { return world.broker.status(1)->step >= 60; });
+  local.lose(2);
+  world.wait(std::chrono::seconds(2));
+  ASSERT_FALSE(world.plannings.empty());
+  const uint64_t made = world.plannings.back().checkpoint->made();
+  local.lose(1);
+  local.shape.begun_after = made;
+  for (int i = 0; i < 12 && local.seats.size() < 3; ++i) {
+    if (!world.plannings.empty()) local.plan();
+    world.wait(std::chrono::milliseconds(500));
+    while (local.deliver()) {
+    }
+  }
+  local.play([&] { return local.has_ended(); });
+  EXPECT_EQ(world.states.at(1), JobState::Finished);
+  std::vector<replicas::Begun> plans;
+  for (const auto& event : world.events)
+    if (event.local_steps) plans.push_back({*event.local_steps, event.inherited});
+  ASSERT_FALSE(plans.empty());
+  EXPECT_EQ(plans.back().local.begun_after, made) << local.notices() << local.reason();
+  EXPECT_EQ(plans.back().inherited.sets, (std::vector<uint32_t>{2, 2, 2}));
+}
+
 }  // namespace
 }  // namespace weft::broker
