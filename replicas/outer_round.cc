@@ -1,6 +1,7 @@
 #include "replicas/outer_round.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "base/check.h"
@@ -63,8 +64,13 @@ OuterRound cut_after(const OuterRound& round, uint64_t step) {
 
 bool is_valid(const Inherited& inherited) {
   const size_t count = inherited.sets.size();
-  return count <= kReplicasMax &&
-         std::all_of(inherited.sets.begin(), inherited.sets.end(), [&](uint32_t set) { return set < count; });
+  const auto are_there = [&](const std::vector<uint32_t>& replicas) {
+    return std::all_of(replicas.begin(), replicas.end(), [&](uint32_t replica) { return replica < count; });
+  };
+  const auto& debtless = inherited.debtless;
+  const bool ascend =
+      std::adjacent_find(debtless.begin(), debtless.end(), std::greater_equal<>()) == debtless.end();
+  return count <= kReplicasMax && are_there(inherited.sets) && are_there(debtless) && ascend;
 }
 
 }  // namespace weft::replicas

@@ -13,13 +13,16 @@ namespace weft::replicas {
 
 // What replicas begin with where some of those before were lost, and with them what nobody else had.
 struct Inherited {
-  // By replica of those before: whose optimizer it goes on with. It owes something only if that is its own.
-  std::vector<uint32_t> sets{};   // empty: each has its own
+  // By replica of those before: whose optimizer it goes on with; empty: each with its own.
+  std::vector<uint32_t> sets{};
+  // Of these, ascending, who owe nothing any more: also one that has its own slots again, from somebody who
+  // had gone on with them.
+  std::vector<uint32_t> debtless{};
   bool returns_are_lost = false;  // what owners owed of the means: then nobody owes anything of them
   bool is_whole() const { return sets.empty() && !returns_are_lost; }
   bool operator==(const Inherited&) const = default;
 };
-// Whether there are so many replicas at most, and each goes on with one of them.
+// Whether there are so many replicas at most, each goes on with one of them, and only they owe nothing.
 bool is_valid(const Inherited& inherited);
 
 struct OuterRound {

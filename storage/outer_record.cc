@@ -31,6 +31,7 @@ std::string line_of(const OuterRound& round) {
   json["side_by_side"] = round.side_by_side;
   if (!round.dealt.empty()) json["dealt"] = round.dealt;
   if (!round.inherited.sets.empty()) json["sets"] = round.inherited.sets;
+  if (!round.inherited.debtless.empty()) json["debtless"] = round.inherited.debtless;
   if (round.inherited.returns_are_lost) json["returns_lost"] = true;
   return json.dump() + "\n";
 }
@@ -88,19 +89,24 @@ bool parse_dealt(const Json& json, OuterRound& round) {
   return true;
 }
 
-bool parse_inherited(const Json& json, replicas::Inherited& inherited) {
-  if (json.contains("returns_lost")) {
-    if (!json["returns_lost"].is_boolean()) return false;
-    inherited.returns_are_lost = json["returns_lost"].get<bool>();
-  }
-  if (!json.contains("sets")) return true;
-  const Json& sets = json["sets"];
-  if (!sets.is_array() || sets.size() > replicas::kReplicasMax) return false;
-  for (const Json& set : sets) {
-    if (!set.is_number_unsigned() || set.get<uint64_t>() >= sets.size()) return false;
-    inherited.sets.push_back(set.get<uint32_t>());
+bool parse_replicas(const Json& json, const char* key, std::vector<uint32_t>& into) {
+  const auto at = json.find(key);
+  if (at == json.end()) return true;
+  if (!at->is_array() || at->size() > replicas::kReplicasMax) return false;
+  for (const Json& replica : *at) {
+    if (!replica.is_number_unsigned() || replica.get<uint64_t>() >= replicas::kReplicasMax) return false;
+    into.push_back(replica.get<uint32_t>());
   }
   return true;
+}
+
+bool parse_inherited(const Json& json, replicas::Inherited& inherited) {
+  if (const auto lost = json.find("returns_lost"); lost != json.end()) {
+    if (!lost->is_boolean()) return false;
+    inherited.returns_are_lost = lost->get<bool>();
+  }
+  return parse_replicas(json, "sets", inherited.sets) &&
+         parse_replicas(json, "debtless", inherited.debtless) && is_valid(inherited);
 }
 
 std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& record) {

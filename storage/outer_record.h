@@ -4,7 +4,8 @@
 //   {"steps_before":0,"steps":[30,30,30,30],"side_by_side":4}
 // and, where replicas have shares, "dealt", which says what each was to make. Where replicas came and went
 // their number is "auto", and each round has its own. A round that began after a loss says by "sets" whose
-// optimizer each of those before goes on with, and by "returns_lost" that nothing is owed of the means.
+// optimizer each of those before goes on with, by "debtless" which of them owe nothing, and by "returns_lost"
+// that nothing is owed of the means.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct OuterRecord {
   uint64_t seed = 0;
   uint32_t batch_size = 0;
   uint32_t replicas = 1;  // 0: they came and went
-  std::string sync;  // how they agree: equal words, equal bytes
+  std::string sync;       // how they agree: equal words, equal bytes
   // Each begins where the one before it ended; the first with the record.
   std::vector<replicas::OuterRound> rounds;
 };

@@ -131,9 +131,12 @@ void ReplicasInTurn::inherit(const replicas::Inherited& inherited) {
   const std::vector<uint64_t> updates = updates_;
   for (uint32_t replica = 0; replica < std::min(own_.size(), inherited.sets.size()); ++replica) {
     const uint32_t set = inherited.sets[replica];
-    if (set == replica || set >= before.size()) continue;
+    if (set >= before.size()) continue;
     own_[replica].slots = before[set].slots;
     updates_[replica] = updates[set];
+  }
+  for (const uint32_t replica : inherited.debtless) {
+    if (replica >= own_.size()) continue;
     for (auto& residue : own_[replica].residues) std::fill(residue.begin(), residue.end(), 0.0F);
   }
   if (!inherited.returns_are_lost) return;

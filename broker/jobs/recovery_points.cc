@@ -79,11 +79,14 @@ bool RecoveryPoints::inherit(const std::set<Digest>& lost) {
   std::vector<uint32_t>& sets = local.inherited.sets;
   if (sets.empty())
     for (uint32_t replica = 0; replica < count; ++replica) sets.push_back(replica);
+  std::set<uint32_t> debtless(local.inherited.debtless.begin(), local.inherited.debtless.end());
   for (uint32_t replica = 0; replica < count; ++replica)
     if (gone[replica]) {
       sets[replica] = sets[heir];
       local.skipped_steps[replica] = local.skipped_steps[heir];
+      debtless.insert(replica);
     }
+  local.inherited.debtless.assign(debtless.begin(), debtless.end());
   local.inherited.returns_are_lost = local.inherited.returns_are_lost || returns_are_lost;
   round_->tensors = std::move(tensors);
   round_->skipped_steps = local.skipped_steps.front();

@@ -263,15 +263,12 @@ void StandBys::find_holders(Job& job) {
 
 namespace {
 std::string describe_heirs(const replicas::Inherited& inherited) {
+  const size_t count = inherited.debtless.size();
+  if (count == 0) return {};
   std::string gone;
-  uint32_t heir = 0, count = 0;
-  for (uint32_t replica = 0; replica < inherited.sets.size(); ++replica) {
-    if (inherited.sets[replica] == replica) continue;
+  for (const uint32_t replica : inherited.debtless)
     gone += (gone.empty() ? "" : ", ") + std::to_string(replica + 1);
-    heir = inherited.sets[replica];
-    ++count;
-  }
-  if (gone.empty()) return {};
+  const uint32_t heir = inherited.sets[inherited.debtless.front()];
   return (count == 1 ? "what replica " : "what replicas ") + gone +
          " alone had is gone: " + (count == 1 ? "it goes on" : "they go on") +
          " with the optimizer's state of replica " + std::to_string(heir + 1) + ", and " +

@@ -9,14 +9,16 @@ namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
 static_assert(has_fields<replicas::ReplicaTerms, 5>);
-static_assert(has_fields<replicas::Inherited, 2>);
+static_assert(has_fields<replicas::Inherited, 3>);
 void put(const replicas::Inherited& from, wire::Inherited& to) {
   put_plain(from.sets, *to.mutable_sets());
+  put_plain(from.debtless, *to.mutable_debtless());
   to.set_returns_are_lost(from.returns_are_lost);
 }
 Status get(const wire::Inherited& from, replicas::Inherited& to) {
   Reader read("Inherited");
   read.numbers(from.sets(), to.sets, kReplicasMax, "sets");
+  read.numbers(from.debtless(), to.debtless, kReplicasMax, "debtless");
   to.returns_are_lost = from.returns_are_lost();
   read.require(is_valid(to), "sets", "of replicas that are not there");
   return read.status();

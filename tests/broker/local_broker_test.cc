@@ -421,7 +421,7 @@ TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
     if (event.local_steps) plans.push_back({*event.local_steps, event.inherited});
   ASSERT_EQ(plans.size(), 2u);
   EXPECT_EQ(plans[1].local.begun_after, made);
-  EXPECT_EQ(plans[1].inherited, (replicas::Inherited{{0, 0, 2}, true}));
+  EXPECT_EQ(plans[1].inherited, (replicas::Inherited{{0, 0, 2}, {1}, true}));
   EXPECT_EQ(local.steps_of(JobEventKind::Step).back(), 300u);
 }
 

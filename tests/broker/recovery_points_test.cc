@@ -77,10 +77,26 @@ TEST(RecoveryPoints, AReplicaThatIsGoneIsMadeOfTheFirstThatIsThere) {
       EXPECT_TRUE(tensors.at(own(name, V, replica)) == named(own(name, V, from)));
       EXPECT_EQ(tensors.contains(own(name, Residue, replica)), replica == from);
     }
+  EXPECT_EQ(local.inherited.debtless, (std::vector<uint32_t>{0, 2}));
   // And then the one that they were made of.
   ASSERT_TRUE(points.inherit({named(own("a", M, 1))}));
   EXPECT_EQ(points.newest()->local->inherited.sets, (std::vector<uint32_t>{3, 3, 3, 3}));
   EXPECT_TRUE(tensors_of(points).at(own("b", V, 0)) == named(own("b", V, 3)));
+}
+
+// Whoever took its place went on with what another one had; then that one goes, too.
+TEST(RecoveryPoints, ASetThatSomebodyElseWentOnWithIsWithItStill) {
+  RecoveryPoints points = that_stay(3);
+  ASSERT_TRUE(points.inherit({named(own("a", M, 0)), named(own("b", M, 0))}));
+  // The slots of the second have a holder still; what it owed has none.
+  ASSERT_TRUE(points.inherit({named(own("a", Residue, 1)), named(own("b", Residue, 1))}));
+  const replicas::Inherited& inherited = points.newest()->local->inherited;
+  EXPECT_EQ(inherited.sets, (std::vector<uint32_t>{1, 1, 2}));
+  EXPECT_EQ(inherited.debtless, (std::vector<uint32_t>{0, 1})) << "although one has its own slots";
+  const auto tensors = tensors_of(points);
+  EXPECT_TRUE(tensors.at(own("a", M, 1)) == named(own("a", M, 1)));
+  EXPECT_FALSE(tensors.contains(own("a", Residue, 1)));
+  EXPECT_TRUE(tensors.contains(own("a", Residue, 2)));
 }
 
 TEST(RecoveryPoints, WhatOwnersOweIsLostForAllOfThem) {

@@ -290,7 +290,8 @@ class Maker {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
     to.skipped_steps = to.step / 2;
     if (chance()) to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
-    if (to.local && chance()) to.local->inherited = {.sets = {0, 0}, .returns_are_lost = chance()};
+    if (to.local && chance())
+      to.local->inherited = {.sets = {0, 0}, .debtless = {1}, .returns_are_lost = chance()};
     if (chance()) return;
     fill(to.failure.emplace().message);
     pick(to.failure->code, kErrorCodeLast);
@@ -434,7 +435,7 @@ class Maker {
     if (chance()) to.seats.resize(to.peers.size());
     for (plan::Seat& seat : to.seats) fill(seat);
     if (chance()) fill(to.local_steps.emplace());
-    if (chance()) to.inherited = {.sets = {1, 1, 2}, .returns_are_lost = chance()};
+    if (chance()) to.inherited = {.sets = {1, 1, 2}, .debtless = {0, 1}, .returns_are_lost = chance()};
   }
   void fill(ListJobs& to) { fill_all(to.before, to.count); }
   void fill(JobList& to) { fill_all(to.jobs, to.more); }

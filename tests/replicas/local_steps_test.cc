@@ -43,15 +43,18 @@ TEST(LocalSteps, GoesOnFromWhereARunWas) {
 TEST(LocalSteps, RoundsOfPlansThatFollowEachOther) {
   LocalSteps shares = local(3, 4, 60, 12);
   shares.terms.shares = {4, 2, 1};
-  const std::vector<Begun> plans{
-      {local(2, 3, 60)}, {local(3, 3, 60, 18)}, {shares, {.sets = {1, 1}}}, {local(1, 3, 60, 26)}};
+  const std::vector<Begun> plans{{local(2, 3, 60)},
+                                 {local(3, 3, 60, 18)},
+                                 {shares, {.sets = {1, 1}, .debtless = {0}}},
+                                 {local(1, 3, 60, 26)}};
   const auto rounds = rounds_of(plans, 30);
   std::vector<std::vector<uint64_t>> steps;
   for (const OuterRound& round : rounds) steps.push_back(round.steps);
   EXPECT_EQ(steps, (std::vector<std::vector<uint64_t>>{{3, 3}, {3, 3}, {4, 2, 1}, {4, 2, 1}, {3}, {3}}));
   EXPECT_EQ(rounds[2].steps_before, 12u);
   EXPECT_EQ(rounds[2].dealt, (std::vector<uint64_t>{4, 2, 1}));
-  EXPECT_EQ(rounds[2].inherited.sets, (std::vector<uint32_t>{1, 1})) << "where the plan begins, and there alone";
+  EXPECT_EQ(rounds[2].inherited.sets, (std::vector<uint32_t>{1, 1}))
+      << "where the plan begins, and there alone";
   EXPECT_TRUE(rounds[3].inherited.is_whole() && rounds[4].inherited.is_whole());
   EXPECT_EQ(rounds[4].steps_before, 26u);
   EXPECT_TRUE(rounds_of({}, 30).empty());

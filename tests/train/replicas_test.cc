@@ -289,7 +289,7 @@ TEST_F(Replicas, ComeAndGoAsARecordSays) {
     plan.terms.every = 3;
     plans.push_back({plan, {}});
   }
-  plans[2].inherited = {.sets = {2, 1, 2, 3}, .returns_are_lost = true};
+  plans[2].inherited = {.sets = {2, 1, 2, 3}, .debtless = {0, 1}, .returns_are_lost = true};
   const auto record = scratch_.folder() / "plans.jsonl";
   {
     storage::OuterRecordWriter writer;
