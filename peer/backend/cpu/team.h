@@ -9,7 +9,37 @@
 
 #include "peer/backend/cpu/subnormals.h"
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace weft::peer::cpu {
+
+// The beginning and the end of a parallel region, for TSan: OpenMP's threads wait by futexes, which it does
+// not see. In other builds there is nothing of it.
+class Region {
+ public:
+#if defined(__SANITIZE_THREAD__)
+  Region() { __tsan_release(&begun_); }
+  ~Region() { __tsan_acquire(&ended_); }
+  // Held by each thread of the region, over all that it does there.
+  class Part {
+   public:
+    explicit Part(Region& region) : region_(region) { __tsan_acquire(&region_.begun_); }
+    ~Part() { __tsan_release(&region_.ended_); }
+
+   private:
+    Region& region_;
+  };
+
+ private:
+  char begun_ = 0, ended_ = 0;
+#else
+  struct Part {
+    explicit Part(Region&) {}
+  };
+#endif
+};
 
 class Team {
  public:
@@ -44,8 +74,10 @@ class Team {
       if (count > 0) f(int64_t{0}, count);
       return;
     }
+    Region region;
 #pragma omp parallel num_threads(threads)
     {
+      const Region::Part part(region);
       const FlushSubnormals flush;
       const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
       const int64_t begin = units * thread / team * grain;
@@ -64,8 +96,10 @@ class Team {
       omp_set_num_threads(size_);
       return;
     }
+    Region region;
 #pragma omp parallel num_threads(threads)
     {
+      const Region::Part part(region);
       const FlushSubnormals flush;
 #pragma omp for schedule(dynamic, 1)
       for (int64_t i = 0; i < count; ++i) f(i);
