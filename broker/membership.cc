@@ -129,6 +129,7 @@ void Membership::lose_peer(Peer& peer, const std::string& why) {
     // A peer that has yet to resume its stage may be back in time.
     if (const phase::Running* at = job.running())
       if (const auto stage = at->crew.stage_of(peer.id); stage && !at->crew.stages[*stage].here) continue;
+    if (recovery_.leave_out(job, peer, "peer " + peer.name + " is gone (" + why + ")")) continue;
     recovery_.recover(job, "peer " + peer.name + " is gone (" + why + ")");
   }
 }

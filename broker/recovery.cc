@@ -13,6 +13,14 @@ constexpr uint32_t kTriesOfKept = 3;
 
 using proto::JobState;
 
+namespace {
+std::string why_moved(const Job& job) {
+  if (!job.running()->run->absence().empty()) return "without those that were lost, after step ";
+  return job.move_to.empty() ? "a peer wants to leave; moving after step "
+                             : "planned anew; moving after step ";
+}
+}  // namespace
+
 void Recovery::settle(const Verdict& verdict) {
   Job* job = book_.find(verdict.job);
   if (job == nullptr || job->crew() == nullptr) return;  // by an earlier one of this step
@@ -36,9 +44,7 @@ void Recovery::settle(const Verdict& verdict) {
         return phases_.end(*job, JobState::Stopped,
                            "stopped by its user" + (verdict.step == 0 ? "" : " after step " + step));
       if (job->serves()) return recover(*job, "a peer wants to leave");
-      return recover(*job, (job->move_to.empty() ? "a peer wants to leave; moving after step "
-                                                 : "planned anew; moving after step ") +
-                               step);
+      return recover(*job, why_moved(*job) + step);
   }
 }
 
@@ -50,9 +56,12 @@ void Recovery::recover(Job& job, const std::string& reason, bool counts) {
                                     : job.step;
   const Duration served =
       was_running && job.serves() ? step_.now.monotonic - running->since : Duration::zero();
+  const bool has_left_out = was_running && !running->run->absence().empty();
   if (was_running) stand_bys_.find_holders(job);
   if (stand_bys_.lose_holders(job) == StandBys::Left::Nothing)
     book_.notice(job, "the peers that had the newest copy are gone");
+  else if (const std::string heirs = job.points.describe_heirs(); has_left_out && moving && !heirs.empty())
+    book_.notice(job, heirs);
   phases_.release(job, reason);
   if (job.stop_requested) return phases_.end(job, JobState::Stopped, "stopped by its user; " + reason);
   job.step = job.points.steps_made();
@@ -73,6 +82,20 @@ void Recovery::recover(Job& job, const std::string& reason, bool counts) {
   if (had_plan && !moving && counts) return phases_.wait_after_loss(job, reason, served);
   job.losses.at_step = job.step;
   phases_.wait(job, reason);
+}
+
+bool Recovery::leave_out(Job& job, const Peer& peer, const std::string& reason) {
+  if (job.stop_requested || !runs_.leave_out(job, peer)) return false;
+  job.move_to.clear();
+  step_.figures.on_recovery();
+  const phase::Running& at = *job.running();
+  const auto stage = at.crew.stage_of(peer.id);
+  const uint32_t replica = at.run->inner().replica_of(at.crew.plan->stages[*stage].assignment->seat);
+  const uint64_t again = at.run->absence().steps_lost();
+  book_.notice(
+      job, reason + ": the others end their round without replica " + std::to_string(replica + 1) +
+               (again == 0 ? "" : "; " + std::to_string(again) + " steps are done again, and no other's"));
+  return true;
 }
 
 // Whether a job is given up because this peer says that any would fail: where enough others have said so, or

@@ -15,17 +15,21 @@ namespace weft::broker {
 class Recovery {
  public:
   Recovery(Step& step, Pool& pool, JobBook& book, StandBys& stand_bys, const Availability& availability,
-           JobPhases& phases)
+           Runs& runs, JobPhases& phases)
       : step_(step),
         pool_(pool),
         book_(book),
         stand_bys_(stand_bys),
         availability_(availability),
+        runs_(runs),
         phases_(phases) {}
 
   void settle(const Verdict& verdict);
   // `counts`: among the losses without a step between them.
   void recover(Job& job, const std::string& reason, bool counts = true);
+  // Where the others of its replicas go on without that of the peer until they agree: then it is planned
+  // anew.
+  bool leave_out(Job& job, const Peer& peer, const std::string& reason);
   void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
   void on_blobs_verified(const BlobsVerified& event);
   void on_slow(const SlowStage& slow, Peer& peer);
@@ -45,6 +49,7 @@ class Recovery {
   JobBook& book_;
   StandBys& stand_bys_;
   const Availability& availability_;
+  Runs& runs_;
   JobPhases& phases_;
 };
 

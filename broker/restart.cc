@@ -33,7 +33,7 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
       probes_(options_, step_, pool_, book_, stand_bys_),
       availability_(pool_, stand_bys_, probes_),
       phases_(options_, step_, pool_, book_),
-      recovery_(step_, pool_, book_, stand_bys_, availability_, phases_),
+      recovery_(step_, pool_, book_, stand_bys_, availability_, runs_, phases_),
       scheduler_(options_, {step_, pool_, book_, runs_, stand_bys_, served_jobs_, probes_}, availability_,
                  phases_, recovery_),
       replanning_(options_, step_, book_, runs_, availability_, scheduler_),

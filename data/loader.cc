@@ -9,12 +9,14 @@
 
 namespace weft::data {
 RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step,
-                                uint32_t batch_size, uint32_t microbatch_size) {
+                                uint32_t batch_size, uint32_t microbatch_size,
+                                std::function<uint64_t(uint64_t step)> samples_of) {
   WEFT_CHECK(first_step >= 1 && batch_size > 0 && microbatch_size > 0 && batch_size % microbatch_size == 0);
-  return [sequence = std::move(sequence), step = first_step, position = uint32_t{0}, last_step, batch_size,
-          microbatch_size,
+  return [sequence = std::move(sequence), next = first_step, position = uint32_t{0}, last_step, batch_size,
+          microbatch_size, samples_of = std::move(samples_of),
           batch = std::shared_ptr<const std::vector<uint32_t>>()]() mutable -> std::optional<Request> {
-    if (step > last_step) return std::nullopt;
+    if (next > last_step) return std::nullopt;
+    const uint64_t step = samples_of ? samples_of(next) : next;
     if (position == 0)
       batch = std::make_shared<const std::vector<uint32_t>>(sequence.indices(step, batch_size));
     Request request{step, position, microbatch_size, {}, batch, {}};
@@ -23,7 +25,7 @@ RequestSource training_requests(SampleSequence sequence, uint64_t first_step, ui
     position += microbatch_size;
     if (position == batch_size) {
       position = 0;
-      ++step;
+      ++next;
     }
     return request;
   };

@@ -35,10 +35,12 @@ struct Request {
 // Called by the loader's thread alone; nothing when there is no more.
 using RequestSource = std::function<std::optional<Request>()>;
 
-// The microbatches of the steps first_step .. last_step, in order. REQUIRES: batch_size is a multiple of
-// microbatch_size, both positive, first_step >= 1.
+// The microbatches of the steps first_step .. last_step, in order; `samples_of`: of those whose samples they
+// take, by the loader's thread; none: each of itself. REQUIRES: batch_size is a multiple of microbatch_size,
+// both positive, first_step >= 1.
 RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step,
-                                uint32_t batch_size, uint32_t microbatch_size);
+                                uint32_t batch_size, uint32_t microbatch_size,
+                                std::function<uint64_t(uint64_t step)> samples_of = {});
 // Every sample once in file order; the last microbatch may be padded.
 RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_size);
 

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "proto/hello.h"
 #include "proto/stage.h"
+#include "replicas/left_out.h"
 
 namespace weft::proto {
 
@@ -27,6 +28,10 @@ enum class CommandKind : uint8_t {
   // the weights as they are, over dense links and over the codecs: what they do to the loss and to the
   // gradient. Nothing is updated. Only where a step has several microbatches.
   Compare = 6,
+  // Of replicas that make local steps: they agree after `step`, which is the last one granted, without those
+  // of `left_out`, which were lost; and make none after it. Carried out when it comes, before what came
+  // before it is done, and answered by ReplicasLeftOut.
+  LeaveOut = 7,
 };
 // The passes of a Compare, in order, as microbatches of that step. The gradient of Added is added to Dense's;
 // Compressed is the same as Added, to the bit, with a gradient of its own.
@@ -56,7 +61,8 @@ struct Command {
   // Of a CopyState: the copy stays with the stage, for the peers that stand by for it to fetch, and is
   // reported as soon as it is there.
   bool direct = false;
-  bool stays = false;  // of a direct one: nobody fetches it. For the broker, after a restart
+  bool stays = false;            // of a direct one: nobody fetches it. For the broker, after a restart
+  replicas::LeftOut left_out{};  // of LeaveOut
 };
 // With clip_norm, and where steps may be skipped: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {

@@ -19,7 +19,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 16;
+inline constexpr uint32_t kProtocolMinor = 17;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -55,6 +55,8 @@ inline constexpr uint32_t kProtocolMinorOfShares = 15;
 // The first whose peers measure a link also while they train a replica that makes local steps: with one that
 // came, and may become a replica of the same run.
 inline constexpr uint32_t kProtocolMinorOfProbesAtWork = 16;
+// The first whose peers can agree without a replica that was lost, and give what it made again.
+inline constexpr uint32_t kProtocolMinorOfLeavingOut = 17;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;

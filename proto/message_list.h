@@ -63,4 +63,5 @@
   X(ServeRequest, serve_request)         \
   X(CancelRequest, cancel_request)       \
   X(ServeProgress, serve_progress)       \
-  X(RemoveJob, remove_job)
+  X(RemoveJob, remove_job)               \
+  X(ReplicasLeftOut, replicas_left_out)

@@ -120,6 +120,9 @@ struct LocalPoint {
   uint64_t steps = 0;  // of the run, of all replicas together; the checkpoint's own is an inner one
   std::vector<uint64_t> skipped_steps{};  // by replica: inner steps up to it without an update
   replicas::Inherited inherited{};        // what of its tensors stands for others, which were lost
+  std::vector<replicas::StepRange>
+      given_again{};  // as replicas::LocalSteps has it, of who goes on from there
+  bool operator==(const LocalPoint&) const = default;
 };
 struct CheckpointReport {
   JobNumber run = 0;
@@ -146,6 +149,15 @@ struct ComparisonReport {
   uint64_t step = 0;              // as in the command
   std::vector<double> losses{};   // from the stage that owns the loss; empty elsewhere
   std::vector<double> squares{};  // sums over the stage's parameters of what gradients then were
+};
+// Of a LeaveOut. Each stage that is not left out answers it once; while one has not, nothing counts of what
+// the replicas agree on.
+struct ReplicasLeftOut {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;      // as in the command
+  uint64_t sequence = 0;  // the same
+  bool too_late = false;  // the stage had sent means with what the lost ones sent, or agreed on them
 };
 struct PredictionReport {
   JobNumber run = 0;

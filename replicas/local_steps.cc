@@ -35,13 +35,33 @@ uint64_t made_in(const LocalSteps& local, const OuterRound& round, uint32_t repl
   return (inner * own + most - 1) / most;
 }
 
+OuterRound round_after(const LocalSteps& local, uint64_t steps_before) {
+  OuterRound round = next_round(local.terms, steps_before, local.steps);
+  give_again(round, local.given_again, steps_before - local.begun_after);
+  return round;
+}
+
+// What was dealt before and not made: of as many steps as they are more than were made.
+bool can_be_given_again(const LocalSteps& local) {
+  if (local.given_again.size() > kStepRangesMax) return false;
+  uint64_t next = 1;
+  for (const StepRange& range : local.given_again) {
+    if (range.count == 0 || range.first < next || range.first > local.steps || range.count > local.steps)
+      return false;
+    next = range.first + range.count;
+  }
+  const uint64_t dealt = local.begun_after + count_of(local.given_again);
+  return dealt <= local.steps && next <= dealt + 1;
+}
+
 }  // namespace
 
 bool is_valid(const LocalSteps& local) {
   constexpr uint64_t kMax = uint64_t{1} << 48;
   const ReplicaTerms& terms = local.terms;
   if (!terms.are_local() || terms.every > kMax / kReplicasMax || terms.count < 1 ||
-      terms.count > kReplicasMax || local.steps > kMax || local.begun_after > local.steps)
+      terms.count > kReplicasMax || local.steps > kMax || local.begun_after > local.steps ||
+      !can_be_given_again(local))
     return false;
   if (terms.shares.empty()) return true;
   const auto [least, most] = std::minmax_element(terms.shares.begin(), terms.shares.end());
@@ -65,9 +85,7 @@ uint64_t next_agreement(const LocalSteps& local, uint64_t inner) {
 }
 
 OuterRound round_of(const LocalSteps& local, uint64_t inner) {
-  return next_round(local.terms,
-                    local.begun_after + place_of(local, inner).round * local.terms.steps_a_round(),
-                    local.steps);
+  return round_after(local, local.begun_after + place_of(local, inner).round * local.terms.steps_a_round());
 }
 
 uint64_t steps_after(const LocalSteps& local, uint64_t inner) {
@@ -94,7 +112,27 @@ std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint6
   if (made_in(local, round, replica, index + 1) == made) return std::nullopt;
   uint64_t step = round.steps_before + made + 1;
   for (uint32_t before = 0; before < replica; ++before) step += round.steps[before];
-  return OwnStep{step, locate(round, step).scheduled};
+  return OwnStep{samples_of(round, step), locate(round, step).scheduled};
+}
+
+std::vector<StepRange> given_again_without(const LocalSteps& local, uint64_t inner,
+                                           const std::vector<uint32_t>& left_out) {
+  const OuterRound round = round_of(local, inner);
+  // Those of this round, and those that no round has come to yet.
+  const Shortened shortened = leave_out(round, left_out);
+  std::vector<StepRange> again = shortened.given_again;
+  uint64_t made = round.steps_after() - local.begun_after;
+  for (const StepRange& range : local.given_again) {
+    const uint64_t skipped = std::min(made, range.count);
+    if (skipped < range.count) again.push_back({range.first + skipped, range.count - skipped});
+    made -= skipped;
+  }
+  again = joined(std::move(again));
+  // The last ones may be whose turn it is anyway.
+  while (!again.empty() &&
+         shortened.round.steps_after() + count_of(again) == again.back().first + again.back().count - 1)
+    again.pop_back();
+  return again;
 }
 
 std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made) {
@@ -109,12 +147,19 @@ std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made
     const LocalSteps& plan = held[i]->local;
     const uint64_t end =
         std::min({made, plan.steps, i + 1 < held.size() ? held[i + 1]->local.begun_after : made});
+    const std::vector<uint32_t> left_out =
+        i + 1 < held.size() ? held[i + 1]->inherited.left_out : std::vector<uint32_t>{};
     uint64_t before = plan.begun_after;
     if (!rounds.empty() && rounds.back().steps_after() != before) break;
     while (before < end && rounds.size() < kRoundsMax) {
-      rounds.push_back(next_round(plan.terms, before, plan.steps));
-      if (before == plan.begun_after) rounds.back().inherited = held[i]->inherited;
-      before = rounds.back().steps_after();
+      OuterRound round = round_after(plan, before);
+      if (before == plan.begun_after) round.inherited = held[i]->inherited;
+      if (!left_out.empty() && round.steps_after() >= end) {
+        round = leave_out(round, left_out).round;
+        round.inherited.returns_are_lost = true;  // some of what owners owed went with them
+      }
+      before = round.steps_after();
+      rounds.push_back(std::move(round));
     }
   }
   return rounds;

@@ -19,6 +19,9 @@ struct LocalSteps {
   // Steps of the run that were agreed when these replicas began. Inner steps are numbered on from there, so
   // that no replica has made more updates than their number says.
   uint64_t begun_after = 0;
+  // Ascending: whose samples the first of these steps take, because replicas were lost that had made them.
+  // All of them had been dealt, and all that had been dealt are made or among them.
+  std::vector<StepRange> given_again{};
   bool operator==(const LocalSteps&) const = default;
 };
 // What the functions below REQUIRE of it, and no more.
@@ -32,7 +35,7 @@ uint64_t next_agreement(const LocalSteps& local, uint64_t inner);
 // Steps of the run that all replicas together have made by then. REQUIRES: as round_of, or begun_after.
 uint64_t steps_after(const LocalSteps& local, uint64_t inner);
 
-// REQUIRES: begun_after < inner <= last_inner_step().
+// With whose samples its steps take. REQUIRES: begun_after < inner <= last_inner_step().
 OuterRound round_of(const LocalSteps& local, uint64_t inner);
 // Of the run's, those that a replica has made of its own by then. REQUIRES: as steps_after.
 uint64_t own_steps_after(const LocalSteps& local, uint32_t replica, uint64_t inner);
@@ -43,6 +46,11 @@ struct OwnStep {
   bool operator==(const OwnStep&) const = default;
 };
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner);
+
+// What is to be given again if these replicas are left out of the round that ends with that inner step, and
+// nothing is made after it. REQUIRES: as round_of.
+std::vector<StepRange> given_again_without(const LocalSteps& local, uint64_t inner,
+                                           const std::vector<uint32_t>& left_out);
 
 // What replicas make from some step of a run on, and what they begin with.
 struct Begun {

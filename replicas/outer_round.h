@@ -19,12 +19,28 @@ struct Inherited {
   // had gone on with them.
   std::vector<uint32_t> debtless{};
   bool returns_are_lost = false;  // what owners owed of the means: then nobody owes anything of them
+  // Ascending: who of those before was lost in their last round, so that it was agreed without them.
+  std::vector<uint32_t> left_out{};
   bool is_whole() const { return sets.empty() && !returns_are_lost; }
   bool operator==(const Inherited&) const = default;
 };
-// Whether there are so many replicas at most, each goes on with one of them, and only they owe nothing.
+// Whether there are so many replicas at most, each goes on with one of them, and only they owe nothing or
+// were left out.
 bool is_valid(const Inherited& inherited);
 
+// Steps of a run that follow each other.
+struct StepRange {
+  uint64_t first = 1, count = 0;
+  bool operator==(const StepRange&) const = default;
+};
+// Their number.
+uint64_t count_of(const std::vector<StepRange>& ranges);
+inline constexpr size_t kStepRangesMax = 4096;  // whoever reads some takes no more
+// Ascending, and as few as they can be. REQUIRES: no step is in two of them.
+std::vector<StepRange> joined(std::vector<StepRange> ranges);
+
+// What one replica makes of a round counts if all agree with it. The steps of one that is lost are made again
+// by others, in a later round: then that round's steps take the samples of other steps than of their numbers.
 struct OuterRound {
   uint64_t steps_before = 0;      // of the run, agreed before it
   std::vector<uint64_t> steps{};  // by replica; 0: it has no part in this round
@@ -33,6 +49,8 @@ struct OuterRound {
   // Where replicas have shares: what each was dealt, by replica, each at most kShareMax; likewise.
   std::vector<uint64_t> dealt{};
   Inherited inherited{};  // when it began
+  // Whose samples its steps take, in order, as many as they are; empty: those of their own numbers.
+  std::vector<StepRange> taken{};
 
   uint64_t steps_after() const;
   bool operator==(const OuterRound&) const = default;
@@ -56,8 +74,42 @@ struct LocalStep {
 // REQUIRES: round.steps_before < step <= round.steps_after().
 LocalStep locate(const OuterRound& round, uint64_t step);
 
+// Whose samples that step takes. REQUIRES: as locate.
+uint64_t samples_of(const OuterRound& round, uint64_t step);
+
 // The round as it is if it ends after that step already: later ones belong to the next.
 // REQUIRES: as locate.
 OuterRound cut_after(const OuterRound& round, uint64_t step);
+
+// The round's steps take the samples of these, of which the rounds before took the first `taken`; once there
+// are none left, of their own numbers.
+void give_again(OuterRound& round, const std::vector<StepRange>& given_again, uint64_t taken);
+
+// The round as it is if all agree without these replicas, and whose samples are to be given again.
+struct Shortened {
+  OuterRound round{};
+  std::vector<StepRange> given_again{};  // ascending
+};
+Shortened leave_out(const OuterRound& round, const std::vector<uint32_t>& replicas);
+// What these rounds, which follow each other from the beginning of a run on, have left to be given again:
+// ascending.
+std::vector<StepRange> given_again_after(const std::vector<OuterRound>& rounds);
+
+// Whose samples the steps of a run take, of which the first rounds are known: what they have left is given
+// again in the steps behind them.
+class TakenSamples {
+ public:
+  TakenSamples() = default;  // each its own
+  explicit TakenSamples(const std::vector<OuterRound>& rounds);
+
+  uint64_t of(uint64_t step) const;
+  // A round behind those that are known takes what they have left. REQUIRES: it begins behind them.
+  void give_again(OuterRound& round) const;
+
+ private:
+  std::vector<OuterRound> rounds_;  // those whose steps take others than their own
+  std::vector<StepRange> given_again_;
+  uint64_t end_ = 0;  // of the rounds that are known
+};
 
 }  // namespace weft::replicas

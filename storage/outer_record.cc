@@ -33,6 +33,8 @@ std::string line_of(const OuterRound& round) {
   if (!round.inherited.sets.empty()) json["sets"] = round.inherited.sets;
   if (!round.inherited.debtless.empty()) json["debtless"] = round.inherited.debtless;
   if (round.inherited.returns_are_lost) json["returns_lost"] = true;
+  if (!round.inherited.left_out.empty()) json["left_out"] = round.inherited.left_out;
+  for (const replicas::StepRange& range : round.taken) json["taken"].push_back({range.first, range.count});
   return json.dump() + "\n";
 }
 
@@ -106,7 +108,24 @@ bool parse_inherited(const Json& json, replicas::Inherited& inherited) {
     inherited.returns_are_lost = lost->get<bool>();
   }
   return parse_replicas(json, "sets", inherited.sets) &&
-         parse_replicas(json, "debtless", inherited.debtless) && is_valid(inherited);
+         parse_replicas(json, "debtless", inherited.debtless) &&
+         parse_replicas(json, "left_out", inherited.left_out) && is_valid(inherited);
+}
+
+// As many as the round has steps.
+bool parse_taken(const Json& json, OuterRound& round) {
+  const auto at = json.find("taken");
+  if (at == json.end()) return true;
+  if (!at->is_array() || at->empty() || at->size() > replicas::kStepRangesMax) return false;
+  const auto is_number = [](const Json& value) {
+    return value.is_number_unsigned() && value.get<uint64_t>() >= 1 &&
+           value.get<uint64_t>() <= kRecordStepsMax;
+  };
+  for (const Json& range : *at) {
+    if (!range.is_array() || range.size() != 2 || !is_number(range[0]) || !is_number(range[1])) return false;
+    round.taken.push_back({range[0].get<uint64_t>(), range[1].get<uint64_t>()});
+  }
+  return count_of(round.taken) == round.steps_after() - round.steps_before;
 }
 
 std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& record) {
@@ -124,7 +143,7 @@ std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& recor
     round.steps.push_back(count.get<uint64_t>());
   }
   if (json.contains("dealt") && !parse_dealt(json["dealt"], round)) return std::nullopt;
-  if (!parse_inherited(json, round.inherited)) return std::nullopt;
+  if (!parse_inherited(json, round.inherited) || !parse_taken(json, round)) return std::nullopt;
   const uint64_t expected = record.rounds.empty() ? *before : record.rounds.back().steps_after();
   const bool fits = round.steps_before == expected && round.steps_after() > round.steps_before &&
                     round.steps_after() <= kRecordStepsMax;

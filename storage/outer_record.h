@@ -4,8 +4,10 @@
 //   {"steps_before":0,"steps":[30,30,30,30],"side_by_side":4}
 // and, where replicas have shares, "dealt", which says what each was to make. Where replicas came and went
 // their number is "auto", and each round has its own. A round that began after a loss says by "sets" whose
-// optimizer each of those before goes on with, by "debtless" which of them owe nothing, and by "returns_lost"
-// that nothing is owed of the means.
+// optimizer each of those before goes on with, by "debtless" which of them owe nothing, by "left_out" which
+// had no part in the round before, and by "returns_lost" that nothing is owed of the means. Whose samples its
+// steps take is said by "taken", [first, count] of steps in order, where it is not those of their own
+// numbers.
 #pragma once
 
 #include <cstdint>

@@ -158,7 +158,9 @@ void ReplicasInTurn::become(size_t replicas) {
 OuterRound ReplicasInTurn::next_round(uint64_t steps_before) {
   for (const OuterRound& round : options_.replayed)
     if (round.steps_before == steps_before) return round;
-  return replicas::next_round(job_.replicas, steps_before, options_.steps);
+  OuterRound round = replicas::next_round(job_.replicas, steps_before, options_.steps);
+  taken_.give_again(round);
+  return round;
 }
 
 Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
@@ -170,7 +172,9 @@ Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
   is_under_way_ = true;
   const replicas::LocalStep place = replicas::locate(under_way_.round, step);
   if (place.index == 0) WEFT_TRY_STATUS(load(own_[place.replica]));
-  return StepPlace{.step = step, .scheduled = place.scheduled, .update = updates_[place.replica] + 1};
+  return StepPlace{.step = samples_of(under_way_.round, step),
+                   .scheduled = place.scheduled,
+                   .update = updates_[place.replica] + 1};
 }
 
 Status ReplicasInTurn::load(const Own& own) {

@@ -44,6 +44,8 @@ class ReplicasInTurn {
                                                         const std::vector<dag::StateKey>& trained_state,
                                                         std::shared_ptr<peer::State> state, Options options);
 
+  // Whose samples the run's steps take, each of them of one.
+  const replicas::TakenSamples& taken() const { return taken_; }
   // Goes on from a checkpoint. Replicas that are not in it have the optimizer's slots of its first one, and
   // owe nothing; what is said where it has others than the job, empty: nothing. InvalidArgument: a
   // tensor is not there, or of another shape.
@@ -73,7 +75,7 @@ class ReplicasInTurn {
     std::vector<std::vector<float>> residues;  // as shared_; empty where nothing is owed
   };
   ReplicasInTurn(const configs::Job& job, std::shared_ptr<peer::State> state, Options options)
-      : job_(job), state_(std::move(state)), options_(std::move(options)) {}
+      : job_(job), state_(std::move(state)), options_(std::move(options)), taken_(options_.replayed) {}
   Status begin(const std::vector<dag::StateKey>& trained_state);
   bool owes() const { return job_.replicas.codec.kind != compress::Kind::Dense; }
   replicas::OuterRound next_round(uint64_t steps_before);
@@ -87,6 +89,7 @@ class ReplicasInTurn {
   const configs::Job& job_;
   std::shared_ptr<peer::State> state_;
   Options options_;
+  replicas::TakenSamples taken_;
   std::vector<Shared> shared_;
   std::vector<dag::StateKey> slots_;
   std::vector<Own> own_;

@@ -50,8 +50,8 @@ class TrainingSession {
     bool skipped = false;      // because of that, or because it is empty: nothing was updated
     bool is_empty = false;     // nothing of it counts in the loss
   };
-  // One whole step; `loader`, always the same, gives its microbatches. A microbatch out of bounds stops the step before any
-  // update. `steps`: of the whole run.
+  // One whole step; `loader`, always the same, gives its microbatches. A microbatch out of bounds stops the
+  // step before any update. `steps`: of the whole run.
   Result<StepResult> step(const StepPlace& place, uint64_t steps, data::Loader& loader);
   // Of a run that makes one step after the other.
   StepPlace place_of(uint64_t step) const { return {step, step, step - skipped_steps_}; }

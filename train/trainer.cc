@@ -279,10 +279,12 @@ class Run {
   }
 
   Result<ResultEvent> loop() {
+    std::function<uint64_t(uint64_t)> samples_of;
+    if (replicas_) samples_of = [taken = replicas_->taken()](uint64_t step) { return taken.of(step); };
     data::Loader loader(
         dataset_, session_->feeds(),
         data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed),
-                                first_step_, total_steps_, job_.batch_size, job_.microbatch_size),
+                                first_step_, total_steps_, job_.batch_size, job_.microbatch_size, samples_of),
         {.divisors = session_->divisors(), .loss_terms = job_.losses.size(), .on_start = [this] {
            backend_.release_calling_thread();
          }});

@@ -17,7 +17,8 @@ std::vector<int64_t> Crew::memory() const {
 }
 
 bool Crew::all_here() const {
-  return std::all_of(stages.begin(), stages.end(), [](const StageAtWork& stage) { return stage.here; });
+  return std::all_of(stages.begin(), stages.end(),
+                     [](const StageAtWork& stage) { return stage.here || stage.left_out; });
 }
 
 bool Crew::all_ready() const {
@@ -44,7 +45,12 @@ bool Job::can_skip(const Peer& peer) const {
   return !submitted.submission->skips_steps || peer.minor >= proto::kProtocolMinorOfSkippedSteps;
 }
 
-bool Job::is_new_enough(const Peer& peer) const { return peer.minor >= submitted.submission->peer_minor; }
+bool Job::is_new_enough(const Peer& peer) const {
+  const CheckpointCommitted* point = points.newest();
+  const bool gives_again = point != nullptr && point->local && !point->local->given_again.empty();
+  return peer.minor >= submitted.submission->peer_minor &&
+         (!gives_again || peer.minor >= proto::kProtocolMinorOfLeavingOut);
+}
 
 bool Job::suits(const Peer& peer) const {
   return may_send(peer) && can_skip(peer) && is_new_enough(peer) &&

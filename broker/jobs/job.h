@@ -27,8 +27,9 @@ namespace weft::broker {
 // A stage of a plan that somebody has.
 struct StageAtWork {
   bool ready = false;
-  bool here = true;    // false: its peer has to resume it first
-  int64_t memory = 0;  // what it takes on a device, as its peer said
+  bool here = true;       // false: its peer has to resume it first
+  bool left_out = false;  // its replica was lost: the peer has it no more
+  int64_t memory = 0;     // what it takes on a device, as its peer said
   WorkWindow work{};
   double times = 1;  // as it was planned with
   bool slowness_said = false;

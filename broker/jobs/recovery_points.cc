@@ -1,7 +1,8 @@
 #include "broker/jobs/recovery_points.h"
 
-#include <algorithm>
 #include <utility>
+
+#include "broker/run/heirs.h"
 
 namespace weft::broker {
 
@@ -10,6 +11,20 @@ const CheckpointCommitted* RecoveryPoints::newest() const { return round_ ? &*ro
 std::string RecoveryPoints::describe() const {
   if (newest() == nullptr) return "the start";
   return (round_ ? "the copy of step " : "the checkpoint of step ") + std::to_string(newest()->made());
+}
+
+std::string RecoveryPoints::describe_heirs() const {
+  if (newest() == nullptr || !newest()->local || newest()->local->inherited.debtless.empty()) return {};
+  const replicas::Inherited& inherited = newest()->local->inherited;
+  std::string gone;
+  for (const uint32_t replica : inherited.debtless)
+    gone += (gone.empty() ? "" : ", ") + std::to_string(replica + 1);
+  const bool is_one = inherited.debtless.size() == 1;
+  return (is_one ? "what replica " : "what replicas ") + gone +
+         " alone had is gone: " + (is_one ? "it goes on" : "they go on") +
+         " with the optimizer's state of replica " +
+         std::to_string(inherited.sets[inherited.debtless.front()] + 1) + ", and " +
+         (is_one ? "owes" : "owe") + " nothing";
 }
 
 void RecoveryPoints::keep_round_before() {
@@ -38,60 +53,20 @@ void RecoveryPoints::commit_round(CheckpointCommitted round, bool direct, bool s
   round_stays_ = stays;
 }
 
-namespace {
-// Of one replica alone.
-bool is_own(dag::StateSlot slot) {
-  return !is_weight(slot) && slot != dag::StateSlot::OuterMomentum && slot != dag::StateSlot::ReturnResidue;
-}
-}  // namespace
-
 bool RecoveryPoints::inherit(const std::set<Digest>& lost) {
   if (!stays() || !round_->local) return false;
-  proto::LocalPoint local = *round_->local;
-  const size_t count = local.skipped_steps.size();
-  std::vector<bool> gone(count, false);
+  std::vector<bool> gone(round_->local->skipped_steps.size(), false);
   bool returns_are_lost = false;
   for (const auto& tensor : round_->tensors) {
     if (!lost.contains(tensor.sha256)) continue;
     if (tensor.key.slot == dag::StateSlot::ReturnResidue)
       returns_are_lost = true;
-    else if (is_own(tensor.key.slot) && tensor.key.replica < count)
+    else if (is_own(tensor.key.slot) && tensor.key.replica < gone.size())
       gone[tensor.key.replica] = true;
     else
       return false;
   }
-  const auto heir = static_cast<uint32_t>(std::find(gone.begin(), gone.end(), false) - gone.begin());
-  if (heir == count) return false;
-  std::vector<proto::TensorReference> tensors;
-  for (const auto& tensor : round_->tensors) {
-    const dag::StateKey& key = tensor.key;
-    if ((is_own(key.slot) && gone[key.replica]) ||
-        (returns_are_lost && key.slot == dag::StateSlot::ReturnResidue))
-      continue;
-    tensors.push_back(tensor);
-    if (!is_own(key.slot) || key.slot == dag::StateSlot::Residue || key.replica != heir) continue;
-    for (uint32_t replica = 0; replica < count; ++replica)
-      if (gone[replica]) {
-        tensors.push_back(tensor);
-        tensors.back().key.replica = replica;
-      }
-  }
-  std::vector<uint32_t>& sets = local.inherited.sets;
-  if (sets.empty())
-    for (uint32_t replica = 0; replica < count; ++replica) sets.push_back(replica);
-  std::set<uint32_t> debtless(local.inherited.debtless.begin(), local.inherited.debtless.end());
-  for (uint32_t replica = 0; replica < count; ++replica)
-    if (gone[replica]) {
-      sets[replica] = sets[heir];
-      local.skipped_steps[replica] = local.skipped_steps[heir];
-      debtless.insert(replica);
-    }
-  local.inherited.debtless.assign(debtless.begin(), debtless.end());
-  local.inherited.returns_are_lost = local.inherited.returns_are_lost || returns_are_lost;
-  round_->tensors = std::move(tensors);
-  round_->skipped_steps = local.skipped_steps.front();
-  round_->local = std::move(local);
-  return true;
+  return broker::inherit(*round_, gone, returns_are_lost);
 }
 
 bool RecoveryPoints::drop_round() {

@@ -32,6 +32,8 @@ class RecoveryPoints {
   uint64_t steps_checkpointed() const { return checkpoint() == nullptr ? 0 : checkpoint()->made(); }
   // "the copy of step 12", "the start".
   std::string describe() const;
+  // What of it stands for what replicas that are gone alone had; empty: nothing.
+  std::string describe_heirs() const;
   // Peers have it and the broker has not.
   bool is_direct() const { return round_.has_value() && round_is_direct_; }
   // Those whose stages made it, and nobody else: of replicas.

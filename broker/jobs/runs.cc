@@ -90,12 +90,51 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
   at.run = std::make_unique<Run>(job.number(), stored.run->plan_version, at.crew.plan, begin_of(job, plan),
                                  options_.run);
   at.run->resume(stored.script);
+  at.moving = !at.run->absence().empty();
+  for (uint32_t s = 0; s < at.crew.stages.size(); ++s) at.crew.stages[s].left_out = at.run->absence().has(s);
   job.phase = std::move(at);
 }
 
 void Runs::request_stop(Job& job, bool to_go_on) {
   if (job.running()->over) return;
   (void)tell(job, [&](Run& run, Instant now) { return run.request_stop(now, to_go_on); });
+}
+
+// ---- replicas that are lost
+
+bool Runs::leave_out(Job& job, const Peer& peer) {
+  phase::Running* at = job.running();
+  const auto stage = at != nullptr && !at->over ? at->crew.stage_of(peer.id) : std::nullopt;
+  if (!stage || at->away_since) return false;
+  const PlannedRun& plan = *at->crew.plan;
+  const uint32_t replica = at->run->inner().replica_of(plan.stages[*stage].assignment->seat);
+  for (const PlannedStage& other : plan.stages)
+    if (const Peer* there = pool_.find(other.peer);
+        there == nullptr || there->minor < proto::kProtocolMinorOfLeavingOut)
+      return false;
+  bool is_left_out = false;
+  (void)tell(job, [&](Run& run, Instant now) -> Result<RunEffects> {
+    auto effects = run.leave_out(now, replica);
+    is_left_out = effects.has_value();
+    if (is_left_out) let_go_left_out(job);
+    return is_left_out ? std::move(*effects) : RunEffects{};
+  });
+  if (is_left_out) at->moving = true;
+  return is_left_out;
+}
+
+// They may take another part in what comes next.
+void Runs::let_go_left_out(Job& job) {
+  phase::Running& at = *job.running();
+  for (uint32_t s = 0; s < at.crew.stages.size(); ++s) {
+    if (!at.run->absence().has(s) || std::exchange(at.crew.stages[s].left_out, true)) continue;
+    Peer& peer = pool_.at(at.crew.plan->stages[s].peer);
+    pool_.send(peer.id,
+               proto::ReleaseStage{job.number(), job.plan_version, "its replica lost another stage"});
+    peer.stages.erase(job.number());
+  }
+  step_.peers = step_.stand_bys = true;
+  pool_.changed();
 }
 
 // ---- what stages say
@@ -142,6 +181,7 @@ Status Runs::on_report(Peer& peer, const proto::Message& message, uint32_t blobs
                  [&](const proto::CheckpointReport& m) { with_run(m, blobs_missing); },
                  [&](const proto::EvaluationReport& m) { with_run(m); },
                  [&](const proto::ComparisonReport& m) { with_run(m); },
+                 [&](const proto::ReplicasLeftOut& m) { with_run(m); },
                  [&](const proto::PredictionReport& m) { with_run(m); },
                  [&](const auto&) {
                    status = fail(ErrorCode::InvalidArgument,
@@ -197,7 +237,8 @@ std::vector<Job*> Runs::jobs_held(const PeerId& peer, const std::vector<proto::S
     const PlannedRun& plan = *at->crew.plan;
     const auto seat = plan.find(each.seat);
     const bool is_new = std::find(jobs.begin(), jobs.end(), job) == jobs.end();
-    if (seat && plan.stages[*seat].peer == peer && is_new) jobs.push_back(job);
+    if (seat && plan.stages[*seat].peer == peer && is_new && !at->crew.stages[*seat].left_out)
+      jobs.push_back(job);
   }
   return jobs;
 }

@@ -61,6 +61,10 @@ class Runs {
   // After a snapshot; `to_go_on`: with other peers.
   void request_stop(Job& job, bool to_go_on);
 
+  // The peer was lost. Whether the run goes on without its replica, until the others have agreed; then
+  // whoever else has a part in that is let go.
+  bool leave_out(Job& job, const Peer& peer);
+
   // The job and stage that a peer speaks of; nothing when it is of a plan that is no more, or not the peer's.
   struct Place {
     Job* job = nullptr;
@@ -103,6 +107,7 @@ class Runs {
   void issue(Job& job, const proto::Command& command);
   void send_to_stage(Job& job, uint32_t stage, proto::Message message);
   void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
+  void let_go_left_out(Job& job);
   void give_verdict(Job& job, Verdict verdict);
   void note_service(Job& job);
 

@@ -62,6 +62,11 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
                  },
                  [&](Divergence& e) { end({.kind = Verdict::Kind::Diverged, .divergence = std::move(e)}); },
                  [&](Disagreement& e) { end({.kind = Verdict::Kind::Failed, .what = said_of(job, e)}); },
+                 [&](TooLateToLeaveOut& e) {
+                   end({.kind = Verdict::Kind::Lost,
+                        .what = "a replica was lost while all agreed, and " + at.crew.plan->name_of(e.stage) +
+                                " had what it sent"});
+                 },
                  [&](Finished& e) {
                    end({.kind = Verdict::Kind::Finished, .step = e.step});
                    records_.add_result(job, e.step);
@@ -81,7 +86,8 @@ void Runs::issue(Job& job, const proto::Command& command) {
 // A stage that has yet to resume is given what it missed when it does.
 void Runs::send_to_stage(Job& job, uint32_t stage, proto::Message message) {
   const Crew& crew = job.running()->crew;
-  if (crew.stages[stage].here) pool_.send(crew.plan->stages[stage].peer, std::move(message));
+  if (crew.stages[stage].here && !crew.stages[stage].left_out)
+    pool_.send(crew.plan->stages[stage].peer, std::move(message));
 }
 
 // ---- what a run has come to

@@ -233,6 +233,7 @@ void StandBys::find_holders(Job& job) {
   const phase::Running& at = *job.running();
   const auto holders_of = [&](uint32_t stage, uint64_t step) {
     std::vector<PeerId> holders;
+    if (at.crew.stages[stage].left_out) return holders;
     const PeerId& own = at.crew.plan->stages[stage].peer;
     for (const auto& [id, peer] : pool_.peers()) {
       if (!peer.connection || peer.device_lost) continue;
@@ -254,27 +255,13 @@ void StandBys::find_holders(Job& job) {
   const CheckpointCommitted& round = *job.points.newest();
   for (uint32_t s = 0; s < at.crew.plan->stages.size(); ++s) {
     const std::vector<PeerId> holders = holders_of(s, round.step);
-    const StageState state(*at.crew.plan->stages[s].assignment);
+    const proto::AssignStage stage = at.run->absence().taking_over(*at.crew.plan->stages[s].assignment);
+    const StageState state(stage);
     for (const auto& tensor : round.tensors)
       if (state.has(tensor.key))
         for (const PeerId& holder : holders) job.points.holders[tensor.sha256].insert(holder);
   }
 }
-
-namespace {
-std::string describe_heirs(const replicas::Inherited& inherited) {
-  const size_t count = inherited.debtless.size();
-  if (count == 0) return {};
-  std::string gone;
-  for (const uint32_t replica : inherited.debtless)
-    gone += (gone.empty() ? "" : ", ") + std::to_string(replica + 1);
-  const uint32_t heir = inherited.sets[inherited.debtless.front()];
-  return (count == 1 ? "what replica " : "what replicas ") + gone +
-         " alone had is gone: " + (count == 1 ? "it goes on" : "they go on") +
-         " with the optimizer's state of replica " + std::to_string(heir + 1) + ", and " +
-         (count == 1 ? "owes" : "owe") + " nothing";
-}
-}  // namespace
 
 StandBys::Left StandBys::lose_holders(Job& job) {
   if (!job.points.is_direct()) return Left::All;
@@ -290,8 +277,7 @@ StandBys::Left StandBys::lose_holders(Job& job) {
   if (job.points.inherit(lost)) {
     step_.log("info state_inherited job=" + job.text() + " step=" + std::to_string(job.points.steps_made()) +
               " tensors=" + std::to_string(lost.size()));
-    const std::string what = describe_heirs(job.points.newest()->local->inherited);
-    if (!what.empty()) book_.notice(job, what);
+    if (const std::string what = job.points.describe_heirs(); !what.empty()) book_.notice(job, what);
     return Left::Inherited;
   }
   step_.transient = true;

@@ -21,6 +21,7 @@ class InnerSteps {
   explicit InnerSteps(const replicas::LocalSteps& local) : local_(local), last_(last_inner_step(local)) {}
 
   bool are_local() const { return local_.has_value(); }
+  const std::optional<replicas::LocalSteps>& local() const { return local_; }
   uint32_t replicas() const { return local_ ? local_->terms.count : 1; }
   uint32_t replica_of(const plan::Seat& seat) const {
     return local_ ? std::min(seat.replica, replicas() - 1) : 0;

@@ -18,6 +18,11 @@ void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
   skipped_steps.assign(last == replica_of.end() ? 1 : *last + size_t{1}, std::nullopt);
 }
 
+void Round::leave_out(uint32_t stage) {
+  in[stage] = true;
+  if (direct) made[stage] = true;
+}
+
 bool Round::is_whole() const { return is_made() && all_said(in); }
 bool Round::is_made() const { return all_said(made); }
 

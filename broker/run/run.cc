@@ -24,10 +24,11 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       inner_(*plan_),
       claims_(claims_of(*plan_)),
       steps_(plan_, begin.after_step, begin.recorded),
-      rounds_(job, plan_, begin, options),
+      absence_(plan_),
+      rounds_(job, plan_, begin, options, absence_),
       forward_(plan_, begin, options.forward_chunk),
       comparison_(*plan_, begin, options),
-      commands_(job, version, plan_, options, {steps_, rounds_, forward_, comparison_}),
+      commands_(job, version, plan_, options, {steps_, rounds_, forward_, comparison_, absence_}),
       repeats_(plan_->stages.size()) {}
 
 RunEffects Run::start(Instant now) {
@@ -54,7 +55,15 @@ RunEffects Run::start(Instant now) {
 // their reports until a command tells them that they may forget, and report again. What the event log holds
 // already is not recorded twice. Blobs that need not survive the broker have not: stages that report a round
 // again have uploaded it again.
-void Run::resume(const std::vector<Command>& script) { commands_.resume(script); }
+void Run::resume(const std::vector<Command>& script) {
+  commands_.resume(script);
+  if (absence_.empty()) return;
+  for (uint32_t replica = 0; replica < inner_.replicas(); ++replica)
+    if (absence_.has_replica(replica)) steps_.leave_out(replica);
+  take_over();
+  moving_ = true;
+  commands_.stop();
+}
 
 Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence) {
   WEFT_TRY_STATUS(commands_.script().check_resumed(last_sequence));
@@ -67,6 +76,7 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
   last_progress_ = now;
   repeats_.on_resumed(stage, granted_step());
   rounds_.on_resumed(stage);
+  absence_.on_resumed(stage);
   for (const Command& command : commands_.script().commands())
     if (command.sequence > last_sequence) out.push_back(TellStage{stage, command});
   for (const Steps::Decision& decision : steps_.decisions_for(stage))
@@ -98,7 +108,7 @@ RunEffects Run::go_on(Instant now) {
 }
 
 void Run::commit_steps(Instant now, RunEffects& out) {
-  for (auto next = steps_.next_done(); next && !rounds_.is_gated(*next); next = steps_.next_done()) {
+  for (auto next = steps_.next_done(); next && !is_gated(*next); next = steps_.next_done()) {
     Steps::Committed committed = steps_.commit(now);
     if (committed.is_repeat)
       out.push_back(RepeatedStep{committed.event.step, committed.event.loss});
@@ -136,7 +146,8 @@ RunEffects Run::request_stop(Instant now, bool to_go_on) {
 
 void Run::end_if_done(RunEffects& out) {
   if (ended_ || !rounds_.is_idle()) return;
-  const bool is_complete = training() ? !comparison_.is_under_way() && committed_step() == steps() &&
+  const bool is_complete = training() ? absence_.steps_lost() == 0 && !comparison_.is_under_way() &&
+                                            committed_step() == steps() &&
                                             rounds_.checkpointed() == steps() && !forward_.is_active()
                                       : !serves() && forward_.is_complete();
   if (is_complete) {
@@ -155,6 +166,46 @@ void Run::end_if_done(RunEffects& out) {
     out.push_back(Stopped{inner_.made(committed_step())});
   }
 }
+
+// ---- replicas that are lost
+
+std::optional<RunEffects> Run::leave_out(Instant now, uint32_t replica) {
+  // Elsewhere a run whose copies are whole comes to the same bits whoever is lost.
+  const bool may_differ = plan_->replicas_max > 0 || rounds_.do_stay();
+  const bool is_stopping = commands_.are_stopped() && !moving_;
+  if (!may_differ || ended_ || !training() || is_stopping || replica >= inner_.replicas() ||
+      absence_.has_replica(replica) || comparison_.is_under_way())
+    return std::nullopt;
+  const bool have_agreed = inner_.is_whole(granted_step()) && committed_step() == granted_step();
+  const uint64_t step = have_agreed ? granted_step() : commands_.next_agreement();
+  const auto left_out = absence_.without(replica, step);
+  if (granted_step() > step || !rounds_.can_leave_out(step) || (!have_agreed && !left_out))
+    return std::nullopt;
+  if (have_agreed && (!absence_.can_be_without(replica) || step == steps())) return std::nullopt;
+  RunEffects out;
+  moving_ = true;
+  commands_.stop();
+  if (have_agreed)
+    absence_.begin(replica, step);
+  else
+    commands_.leave_out(now, *left_out, out);
+  steps_.leave_out(replica);
+  rounds_.leave_out();
+  take_over();
+  commands_.write_last_snapshot(now, moving_, out);
+  last_progress_ = now;
+  continue_run(now, out);
+  return out;
+}
+
+// Whoever takes the means of a lost one keeps what is owed of them.
+void Run::take_over() {
+  for (uint32_t s = 0; s < claims_.size(); ++s)
+    claims_[s] = StageClaims(absence_.taking_over(*plan_->stages[s].assignment));
+}
+
+// Snapshots, or stages that have yet to say whether they left others out.
+bool Run::is_gated(uint64_t step) const { return rounds_.is_gated(step) || absence_.holds(step); }
 
 RunEffects Run::on_tick(Instant now) {
   RunEffects out;
@@ -231,7 +282,7 @@ Status Run::check() const {
   const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "run: " + what); };
   if (moving_ && !commands_.are_stopped()) return broken("it moves and does not stop");
   if (ended_) return {};
-  if (const auto step = steps_.next_done(); step && !rounds_.is_gated(*step))
+  if (const auto step = steps_.next_done(); step && !is_gated(*step))
     return broken("step " + std::to_string(*step) + " is done and not committed");
   if (rounds_.has_whole(committed_step())) return broken("a snapshot is whole and not taken");
   return {};

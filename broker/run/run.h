@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "broker/run/absence.h"
 #include "broker/run/claims.h"
 #include "broker/run/inner_steps.h"
 #include "broker/run/repeats.h"
@@ -62,8 +63,15 @@ class Run {
   Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::EvaluationReport& report);
   Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::PredictionReport& report);
   Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report);
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::ReplicasLeftOut& report);
   // After Compared.
   RunEffects go_on(Instant now);
+
+  // Somebody of that replica was lost. Where the others can agree without it, the run does, and then stops
+  // with a snapshot to go on with other peers: nothing but the replica's own part of the round is done again.
+  // Of its stages nothing may be told any more. Nothing: it cannot.
+  std::optional<RunEffects> leave_out(Instant now, uint32_t replica);
+  const Absence& absence() const { return absence_; }
 
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
   void let_copies_go_direct(bool each_can) { commands_.let_copies_go_direct(each_can); }
@@ -132,6 +140,8 @@ class Run {
   void commit_steps(Instant now, RunEffects& out);
   void complete_rounds(Instant now, RunEffects& out);
   void end_if_done(RunEffects& out);
+  void take_over();
+  bool is_gated(uint64_t step) const;
   void give_up_direct(Instant now, const Error& why, RunEffects& out);
   void drop_direct(Instant now, RunEffects& out);
   proto::Message norm_of(const Steps::Decision& decision) const;
@@ -142,6 +152,7 @@ class Run {
   InnerSteps inner_;
   std::vector<StageClaims> claims_;  // by stage
   Steps steps_;
+  Absence absence_;
   Rounds rounds_;
   ForwardPass forward_;
   Comparison comparison_;

@@ -34,7 +34,9 @@ void Commands::resume(const std::vector<Command>& recorded) {
     parts_.rounds.resume(command, parts_.steps.recorded());
     parts_.comparison.resume(command);
     parts_.forward.resume(command);
+    if (command.kind == CommandKind::LeaveOut) parts_.absence.begin(command);
   }
+  parts_.rounds.leave_out();
 }
 
 bool Commands::is_settled(const Command& command) const {
@@ -49,6 +51,8 @@ bool Commands::is_settled(const Command& command) const {
       return parts_.forward.is_settled(command);
     case CommandKind::Compare:
       return parts_.comparison.is_settled(command.sequence);
+    case CommandKind::LeaveOut:
+      return parts_.absence.is_settled(command.sequence);
     case CommandKind::Finish:
       return true;
   }
@@ -77,8 +81,12 @@ void Commands::advance(Instant now, RunEffects& out) {
     write_snapshot_if_due(now, out);
     write_comparison_if_due(now, out);
     const uint64_t granted = parts_.steps.granted();
-    const uint64_t target = std::min(next_border(*plan_, granted, parts_.rounds.next_copy(granted)),
-                                     parts_.steps.committed() + options_.window_steps);
+    // Not past an agreement that is not committed: until then somebody may be left out of it, and then nobody
+    // has begun what comes after it.
+    const uint64_t border = inner_.are_local()
+                                ? next_agreement()
+                                : next_border(*plan_, granted, parts_.rounds.next_copy(granted));
+    const uint64_t target = std::min(border, parts_.steps.committed() + options_.window_steps);
     if (parts_.steps.all_granted() || target <= granted || script_.commands().size() >= options_.script_max)
       return;
     grant(now, target, out);
@@ -114,6 +122,18 @@ void Commands::write_last_snapshot(Instant now, bool moving, RunEffects& out) {
 void Commands::grant_until_whole(Instant now, uint64_t step, RunEffects& out) {
   const uint64_t whole = inner_.next_whole(step);
   if (whole > parts_.steps.granted()) grant(now, whole, out);
+}
+
+uint64_t Commands::next_agreement() const {
+  const uint64_t committed = parts_.steps.committed();
+  return inner_.next_whole(std::min(committed + 1, plan_->training.steps));
+}
+
+void Commands::leave_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out) {
+  grant_until_whole(now, parts_.steps.granted(), out);
+  const Command command{.kind = CommandKind::LeaveOut, .step = parts_.steps.granted(), .left_out = left_out};
+  write(command, out);
+  parts_.absence.begin(script_.commands().back());
 }
 
 void Commands::write_comparison_if_due(Instant now, RunEffects& out) {

@@ -34,6 +34,7 @@ class Commands {
     Rounds& rounds;
     ForwardPass& forward;
     Comparison& comparison;
+    Absence& absence;
   };
   // The parts outlive it.
   Commands(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
@@ -59,6 +60,11 @@ class Commands {
   void write_snapshot_if_due(Instant now, RunEffects& out);
   // What the run must not end without, or with `moving` not go on with other peers.
   void write_last_snapshot(Instant now, bool moving, RunEffects& out);
+  // The step after which the replicas agree next, or have agreed, if nothing is under way; that far steps are
+  // granted.
+  uint64_t next_agreement() const;
+  // The others agree after it without those, and that is the last that they do. Then a last snapshot.
+  void leave_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out);
   void evaluate_if_due(RunEffects& out);
   void continue_forward(RunEffects& out);
 

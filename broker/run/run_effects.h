@@ -68,6 +68,10 @@ struct Disagreement {
   uint32_t stage = 0, other = 0;
   std::string tensor{};
 };
+// The stage had agreed with what a lost replica sent, and others may lack it: the run goes back.
+struct TooLateToLeaveOut {
+  uint32_t stage = 0;
+};
 // The last checkpoint is of the last step, or all predictions are there.
 struct Finished {
   uint64_t step = 0;  // of the run
@@ -79,7 +83,7 @@ struct Stopped {
 
 using RunEffect = std::variant<IssueCommand, TellStage, SayEvent, RepeatedStep, WholeSnapshot,
                                DirectCopyChanged, DirectCopiesFailed, UploadFailed, TakenPrediction, Compared,
-                               Divergence, Disagreement, Finished, Stopped>;
+                               Divergence, Disagreement, TooLateToLeaveOut, Finished, Stopped>;
 using RunEffects = std::vector<RunEffect>;
 
 }  // namespace weft::broker

@@ -86,6 +86,20 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Pred
   return out;
 }
 
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::ReplicasLeftOut& report) {
+  RunEffects out;
+  if (!absence_.awaits(stage) && repeats_.drop(stage, report.step)) return out;
+  WEFT_TRY_STATUS(absence_.on_report(stage, report));
+  last_progress_ = now;
+  if (absence_.was_too_late()) {
+    ended_ = true;
+    out.push_back(TooLateToLeaveOut{stage});
+    return out;
+  }
+  continue_run(now, out);
+  return out;
+}
+
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report) {
   RunEffects out;
   if (!comparison_.awaits(stage, report.step)) {

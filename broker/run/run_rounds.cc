@@ -19,22 +19,25 @@ std::vector<Bytes> bytes_by_stage(const PlannedRun& plan) {
   return bytes;
 }
 
-CheckpointCommitted taken_from(Round round, proto::JobNumber job, const InnerSteps& inner) {
-  CheckpointCommitted taken{job, round.step, std::move(round.tensors),
-                            round.skipped_steps.front().value_or(0)};
-  if (!inner.are_local()) return taken;
-  taken.local.emplace().steps = inner.made(round.step);
-  for (const auto& skipped : round.skipped_steps) taken.local->skipped_steps.push_back(skipped.value_or(0));
-  return taken;
-}
 }  // namespace
 
+CheckpointCommitted Rounds::taken_from(Round round) const {
+  CheckpointCommitted taken{job_, round.step, std::move(round.tensors),
+                            round.skipped_steps.front().value_or(0)};
+  if (!inner_.are_local()) return taken;
+  taken.local.emplace().steps = inner_.made(round.step);
+  for (const auto& skipped : round.skipped_steps) taken.local->skipped_steps.push_back(skipped.value_or(0));
+  absence_.complete(taken);
+  return taken;
+}
+
 Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
-               const RunOptions& options)
+               const RunOptions& options, const Absence& absence)
     : job_(job),
       plan_(std::move(plan)),
       inner_(*plan_),
       options_(options),
+      absence_(absence),
       pace_(*plan_, options),
       bytes_(bytes_by_stage(*plan_)),
       checkpointed_(begin.checkpointed),
@@ -67,6 +70,8 @@ Round& Rounds::add(Round round) {
   for (const PlannedStage& stage : plan_->stages)
     if (inner_.are_local()) replicas.push_back(inner_.replica_of(stage.assignment->seat));
   round.begin(plan_->stages.size(), std::move(replicas));
+  for (uint32_t s = 0; s < plan_->stages.size(); ++s)
+    if (absence_.has(s)) round.leave_out(s);
   return rounds_.emplace_back(std::move(round));
 }
 
@@ -230,10 +235,23 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
     recovery_stays_ = round.stays;
     if (round.durable) checkpointed_ = round.step;
     WholeSnapshot whole{.is_durable = round.durable, .is_direct = round.direct, .stays = round.stays};
-    whole.snapshot = taken_from(std::move(round), job_, inner_);
+    whole.snapshot = taken_from(std::move(round));
     completed.whole.push_back(std::move(whole));
   }
   return completed;
+}
+
+// ---- replicas that were lost
+
+bool Rounds::can_leave_out(uint64_t step) const {
+  return std::all_of(rounds_.begin(), rounds_.end(),
+                     [&](const Round& round) { return round.step == step && !round.is_for_others(); });
+}
+
+void Rounds::leave_out() {
+  for (Round& round : rounds_)
+    for (uint32_t s = 0; s < plan_->stages.size(); ++s)
+      if (absence_.has(s)) round.leave_out(s);
 }
 
 // ---- direct copies
@@ -264,7 +282,7 @@ std::optional<CheckpointCommitted> Rounds::copy_to_fetch() const {
   const auto at = std::find_if(rounds_.begin(), rounds_.end(),
                                [](const Round& round) { return round.is_for_others() && !round.failed; });
   if (at == rounds_.end() || !at->is_made()) return std::nullopt;
-  return taken_from(*at, job_, inner_);
+  return taken_from(*at);
 }
 
 std::optional<CheckpointCommitted> Rounds::newest_copy(
@@ -272,8 +290,8 @@ std::optional<CheckpointCommitted> Rounds::newest_copy(
   for (auto round = rounds_.rbegin(); round != rounds_.rend(); ++round) {
     if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
     bool had = true;
-    for (uint32_t s = 0; s < plan_->stages.size(); ++s) had = had && has(s, round->step);
-    if (had) return taken_from(*round, job_, inner_);
+    for (uint32_t s = 0; s < plan_->stages.size(); ++s) had = had && (absence_.has(s) || has(s, round->step));
+    if (had) return taken_from(*round);
   }
   return std::nullopt;
 }

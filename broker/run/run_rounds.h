@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "broker/run/absence.h"
 #include "broker/run/copy_pace.h"
 #include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
@@ -43,8 +44,9 @@ struct SnapshotPart {
 
 class Rounds {
  public:
+  // `absence`: the replicas that the run has lost; it outlives this.
   Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
-         const RunOptions& options);
+         const RunOptions& options, const Absence& absence);
 
   void start(Instant now) { last_checkpoint_ = now; }
   // Instead: as the last command of a broker before this one had it, and each command that is not settled.
@@ -101,6 +103,13 @@ class Rounds {
   };
   Completed complete(Instant now, uint64_t committed, bool moving);
 
+  // ---- replicas that were lost
+
+  // Whether what is under way can go on without them: they are snapshots of that step alone, and nobody
+  // fetches them.
+  bool can_leave_out(uint64_t step) const;
+  void leave_out();  // those that are absent now
+
   // ---- direct copies
 
   // Nobody is there to fetch what is under way; whether any of it can go at once.
@@ -140,12 +149,14 @@ class Rounds {
 
  private:
   Round& add(Round round);
+  CheckpointCommitted taken_from(Round round) const;
   Round* asked(uint32_t stage, uint64_t step);
 
   proto::JobNumber job_;
   std::shared_ptr<const PlannedRun> plan_;
   InnerSteps inner_;
   RunOptions options_;
+  const Absence& absence_;
   CopyPace pace_;
   std::vector<Bytes> bytes_;  // by stage, of a snapshot
   std::deque<Round> rounds_;

@@ -30,6 +30,7 @@ Steps::Steps(std::shared_ptr<const PlannedRun> plan, uint64_t after_step, uint64
       granted_(after_step),
       committed_(after_step),
       recorded_(recorded),
+      left_out_(inner_.replicas(), false),
       skipped_in_a_row_(inner_.replicas(), 0) {
   for (const PlannedStage& stage : plan_->stages) {
     replica_of_.push_back(inner_.replica_of(stage.assignment->seat));
@@ -126,7 +127,23 @@ Steps::InProgress& Steps::in_progress(uint64_t step) {
                     .scheduled = place->scheduled,
                     .squares = std::vector<double>(plan_->parameter_count, 0.0)};
   }
+  for (uint32_t replica = 0; replica < inner_.replicas(); ++replica)
+    if (left_out_[replica]) leave_out(replica, at);
   return at;
+}
+
+// As if its stages had done it, and made nothing.
+void Steps::leave_out(uint32_t replica, InProgress& step) const {
+  step.own[replica].reset();
+  for (uint32_t s = 0; s < replica_of_.size(); ++s)
+    if (replica_of_[s] == replica) step.squares_in[s] = step.positions_in[s] = step.updated[s] = true;
+}
+
+void Steps::leave_out(uint32_t replica) {
+  left_out_[replica] = true;
+  for (auto& [number, step] : steps_) leave_out(replica, step);
+  for (uint32_t s = 0; s < stages_.size(); ++s)
+    if (replica_of_[s] == replica) stages_[s].step = granted_;
 }
 
 // For people.
@@ -229,7 +246,9 @@ proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double 
     for (const double value : own->losses) sum += value;
     if (!own->skip) losses += sum / plan_->microbatches;
   }
-  const uint64_t scheduled = step.own.front() ? step.own.front()->scheduled : number;
+  const auto first =
+      std::find_if(step.own.begin(), step.own.end(), [](const auto& own) { return own.has_value(); });
+  const uint64_t scheduled = first != step.own.end() ? (*first)->scheduled : number;
   proto::JobEvent event;
   event.kind = proto::JobEventKind::Step;
   event.step = inner_.made(number);

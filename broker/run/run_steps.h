@@ -36,6 +36,8 @@ class Steps {
   void continue_at(Instant now) { last_commit_ = now; }
 
   void grant(Instant now, uint64_t step);
+  // That replica was lost: nothing is heard of it any more, and nothing that it said counts.
+  void leave_out(uint32_t replica);
   // The next step does not begin before.
   void hold_up_until(Instant now) { last_updated_ = now; }
 
@@ -111,6 +113,7 @@ class Steps {
     std::vector<std::optional<OwnStep>> own{};            // by replica; nothing: it makes none
   };
   InProgress& in_progress(uint64_t step);
+  void leave_out(uint32_t replica, InProgress& step) const;
   Status take_squares(uint32_t stage, const StageClaims& claims, const proto::StepReport& report,
                       InProgress& step) const;
   Status check_ledger(uint32_t stage, const proto::StepReport& report, InProgress& step) const;
@@ -134,6 +137,7 @@ class Steps {
   std::map<uint64_t, InProgress> steps_;    // not committed, of which something was said
   std::map<uint64_t, Instant> granted_at_;  // by the step that a grant ends with
   std::vector<proto::StageStatus> stages_;
+  std::vector<bool> left_out_;              // by replica
   std::vector<uint64_t> skipped_in_a_row_;  // by replica, up to the last committed one
   double last_loss_ = 0;
   double commit_seconds_ = 0;  // between the commits of steps, smoothed

@@ -60,8 +60,12 @@ std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, co
   local.terms.shares = plan.shares;
   if (const auto& point = request.checkpoint) {
     const bool is_inherited = point->local && !point->local->inherited.is_whole();
-    if (job.may_grow() || is_inherited || !InnerSteps(local).find(point->step, point->made()))
+    const bool is_given_again = point->local && !point->local->given_again.empty();
+    if (job.may_grow() || is_inherited || is_given_again ||
+        !InnerSteps(local).find(point->step, point->made())) {
       local.begun_after = point->made();
+      if (is_given_again) local.given_again = point->local->given_again;
+    }
   }
   return local;
 }

@@ -57,8 +57,10 @@ Status check_agreed_tensor(const proto::AssignStage& assign, const std::vector<A
   const AgreedWeight* weight = find(weights, header.edge);
   if (weight == nullptr) return wrong(header, "the stage has none of that number");
   const bool is_mean = header.direction == Direction::Backward;
-  if (weight->is_ours == is_mean)
-    return wrong(header, is_mean ? "the mean of one that is taken here" : "it is not added up here");
+  if (is_mean && weight->is_ours) return wrong(header, "the mean of one that is taken here");
+  // Others than its owner and this seat may have heard that the owner was lost.
+  if (!is_mean && !weight->is_ours && header.replica == weight->tensor->owner)
+    return wrong(header, "it is not added up here");
   if (header.microbatch != 0) return wrong(header, "of a microbatch");
   if (header.spec != weight->spec)
     return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(weight->spec));
@@ -92,13 +94,12 @@ Status Agreements::on_tensor(const plan::Seat& from, const proto::TensorHeader& 
   const AgreedWeight& weight = *find(weights_, header.edge);
   const bool is_mean = header.direction == Direction::Backward;
   if (header.replica != from.replica || from.replica >= weight.tensor->stages.size() ||
-      holder(weight, from.replica) != from || from.replica == assignment_->seat.replica ||
-      (is_mean && from.replica != weight.tensor->owner))
+      holder(weight, from.replica) != from || from.replica == assignment_->seat.replica)
     return wrong(header, "it belongs to another seat");
   if (!is_its_time(header.step, completed)) return wrong(header, "it is not its time");
   Arrived& there = arrived_[header.step];
-  const bool is_new = is_mean ? there.means.insert(header.edge).second
-                              : there.differences.emplace(header.edge, from.replica).second;
+  auto& of_its_kind = is_mean ? there.means : there.differences;
+  const bool is_new = of_its_kind.emplace(header.edge, from.replica).second;
   if (!is_new) return wrong(header, "it came twice");
   (is_mean ? there.last_mean : there.last_difference) = from;
   return {};
@@ -109,12 +110,23 @@ const Agreements::Arrived* Agreements::arrived(uint64_t step) const {
   return at == arrived_.end() ? nullptr : &at->second;
 }
 
+uint32_t Agreements::owner_of(const AgreedWeight& weight) const {
+  return left_out_ ? left_out_->owner_of(weight.tensor->owner) : weight.tensor->owner;
+}
+
+bool Agreements::takes_means() const {
+  return std::any_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
+    return owner_of(weight) == assignment_->seat.replica;
+  });
+}
+
 bool Agreements::are_differences_there(uint64_t step) const {
   const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
   const Arrived* there = arrived(step);
   for (const AgreedWeight& weight : weights_)
-    for (uint32_t replica = 0; weight.is_ours && replica < steps.size(); ++replica)
-      if (replica != assignment_->seat.replica && steps[replica] > 0 &&
+    for (uint32_t replica = 0; owner_of(weight) == assignment_->seat.replica && replica < steps.size();
+         ++replica)
+      if (replica != assignment_->seat.replica && steps[replica] > 0 && !is_left_out(replica) &&
           (there == nullptr || !there->differences.contains({weight.tensor->number, replica})))
         return false;
   return true;
@@ -123,7 +135,9 @@ bool Agreements::are_differences_there(uint64_t step) const {
 bool Agreements::are_means_there(uint64_t step) const {
   const Arrived* there = arrived(step);
   return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    return weight.is_ours || (there != nullptr && there->means.contains(weight.tensor->number));
+    const uint32_t owner = owner_of(weight);
+    return owner == assignment_->seat.replica ||
+           (there != nullptr && there->means.contains({weight.tensor->number, owner}));
   });
 }
 

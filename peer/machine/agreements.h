@@ -5,7 +5,11 @@
 // Such a tensor has ProgramKind::Agree, as its step the steps of the run that were agreed before the round,
 // as its edge AgreedTensor::number. Forward: a difference; Backward: the mean.
 //
-// Bounds: the tensors of two agreements, for a seat that needs nothing of this one may be one ahead.
+// Replicas may be left out of an agreement (proto::CommandKind::LeaveOut). Others may know that earlier: what
+// they then send to whoever takes a mean in place of a lost one waits here, whether or not it is believed.
+//
+// Bounds: the tensors of two agreements, for a seat that needs nothing of this one may be one ahead; each
+// from each seat once.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,7 @@
 
 #include "base/result.h"
 #include "proto/messages.h"
+#include "replicas/left_out.h"
 
 namespace weft::peer {
 
@@ -27,7 +32,7 @@ struct AgreedWeight {
   dag::StateKey key{};
   dag::TensorSpec spec{};
   bool is_statistic = false;  // averaged as it is: neither codec nor outer rule touch it
-  bool is_ours = false;       // this seat takes the mean
+  bool is_ours = false;       // this seat takes the mean, as it was planned
 
   // How its differences and their mean travel.
   compress::Codec codec(const proto::AssignStage& assign) const {
@@ -56,19 +61,28 @@ class Agreements {
   std::optional<plan::Seat> last_to_come(uint64_t step, bool means) const;
   void finish(uint64_t step);
 
+  // Whether the stage takes the mean of anything.
+  bool takes_means() const;
+  // From now on nothing comes of these replicas, and what they were to add up is another's.
+  void leave_out(std::shared_ptr<const replicas::LeftOut> left_out) { left_out_ = std::move(left_out); }
+  const std::shared_ptr<const replicas::LeftOut>& left_out() const { return left_out_; }
+
  private:
   struct Arrived {
     std::set<std::pair<uint32_t, uint32_t>> differences{};  // by number and replica
-    std::set<uint32_t> means{};                             // by number
+    std::set<std::pair<uint32_t, uint32_t>> means{};        // the same
     std::optional<plan::Seat> last_difference{}, last_mean{};
   };
   uint64_t round_before(uint64_t step) const;
+  uint32_t owner_of(const AgreedWeight& weight) const;
+  bool is_left_out(uint32_t replica) const { return left_out_ && left_out_->has(replica); }
   bool is_its_time(uint64_t round_before, uint64_t completed) const;
   const Arrived* arrived(uint64_t step) const;
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::vector<AgreedWeight> weights_;
   std::map<uint64_t, Arrived> arrived_;  // by the steps agreed before
+  std::shared_ptr<const replicas::LeftOut> left_out_;
 };
 
 }  // namespace weft::peer

@@ -233,7 +233,8 @@ PeerEffects Peer::on_links_up(Instant now, uint64_t generation) {
 PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat,
                                  const Error& error) {
   return handle(*state_, now, [&] {
-    if (HeldStage* stage = state_->find_at_work(generation))
+    HeldStage* stage = state_->find_at_work(generation);
+    if (stage != nullptr && !stage->machine.is_left_out(seat))
       state_->fail_stage(*stage, error.within("link to " + plan::to_string(seat)), {.unreachable = seat});
   });
 }

@@ -53,6 +53,10 @@ class StageMachine {
       return agreements_.on_tensor(from, header, script_.completed_step());
     return arrivals_.on_tensor(from, header, script_.completed_step());
   }
+  // Nothing is expected of it any more: its replica was lost, and the others go on without it.
+  bool is_left_out(const plan::Seat& seat) const {
+    return agreements_.left_out() != nullptr && agreements_.left_out()->has(seat.replica);
+  }
   void on_data(const MicrobatchKey& key, uint64_t sample_position) {
     arrivals_.on_data(key, sample_position);
   }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/units.h"
 #include "proto/messages.h"
+#include "replicas/left_out.h"
 
 namespace weft::peer {
 
@@ -41,6 +43,9 @@ struct Task {
   uint64_t sequence = 0;       // of the command that it belongs to
   bool durable = true;         // of a Snapshot: for a checkpoint
   bool direct = false;         // of a Snapshot: others fetch it here
+  // Of Differ, Mean and Agree: who has no part in it any more; nullptr: all have. A Differ that comes again
+  // is for who takes means in their place.
+  std::shared_ptr<const replicas::LeftOut> left_out{};
 };
 
 // What a task gave, tensors aside.

@@ -1,5 +1,6 @@
 #include "peer/machine/train_commands.h"
 
+#include <algorithm>
 #include <string>
 
 namespace weft::peer {
@@ -27,6 +28,16 @@ Status check_forward(const Command& command, uint64_t granted) {
     return out_of_turn("a forward pass over no or too many microbatches");
   if (command.kind == CommandKind::Evaluate && command.step != granted)
     return out_of_turn("an evaluation after a step that is not the last one granted");
+  return {};
+}
+
+Status check_leave_out(const AssignStage& assign, const Command& command, uint64_t granted) {
+  if (!assign.local || command.step != granted || !agrees_after(assign, command.step))
+    return out_of_turn("replicas that are left out, but not of the agreement that is next");
+  const replicas::LeftOut& left_out = command.left_out;
+  if (left_out.replicas.empty() || left_out.has(assign.seat.replica) ||
+      std::max(left_out.replicas.back(), left_out.owner) >= assign.local->steps.terms.count)
+    return out_of_turn("replicas that are left out and cannot be");
   return {};
 }
 
@@ -61,6 +72,7 @@ bool is_idle_step(const AssignStage& assign, uint64_t step) {
 Status check_command(const AssignStage& assign, const Command& command, uint64_t granted) {
   if (is_forward(command)) return check_forward(command, granted);
   if (command.kind == CommandKind::Finish) return {};
+  if (command.kind == CommandKind::LeaveOut) return check_leave_out(assign, command, granted);
   if (find_program(assign, ProgramKind::Train) == nullptr)
     return out_of_turn("a command for a program that was not assigned");
   if (command.kind == CommandKind::Advance) {

@@ -45,6 +45,7 @@ Status TrainScript::on_command(const Command& command) {
   if (command.sequence <= last_sequence_) return {};
   if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");
   WEFT_TRY_STATUS(check_command(*assignment_, command, granted_));
+  if (command.kind == CommandKind::LeaveOut) WEFT_TRY_STATUS(leave_out(command));
   last_sequence_ = command.sequence;
   committed_ = std::max(committed_, command.committed);
   settled_ = std::max(settled_, command.settled);
@@ -54,7 +55,31 @@ Status TrainScript::on_command(const Command& command) {
   if (command.kind == CommandKind::Advance) granted_ = command.step;
   if (is_forward(command) && find_program(*assignment_, program_of(command)) == nullptr)
     return {};  // none of its ops are here
-  commands_.push_back(command);
+  if (command.kind != CommandKind::LeaveOut) commands_.push_back(command);
+  return {};
+}
+
+// Carried out at once, or too late: once what the lost ones sent is in a mean, or was agreed on. Else the
+// agreement begins again: what went to a lost owner goes to whoever takes its place.
+Status TrainScript::leave_out(const Command& command) {
+  const auto before = agreements_.left_out();
+  const bool are_more =
+      !before || std::includes(command.left_out.replicas.begin(), command.left_out.replicas.end(),
+                               before->replicas.begin(), before->replicas.end());
+  if (!are_more) return refuse("a replica that was left out has a part again");
+  if (next_agreement(assignment_->local->steps, completed_ + 1) < command.step)
+    return refuse("replicas that are left out of an agreement that is not the next");
+  const bool is_given = given_.step + 1 == command.step && given_.agreed.has_value();
+  const bool has_taken = is_given && given_.agreed == TaskKind::Mean && agreements_.takes_means();
+  const bool too_late = given_.step >= command.step || has_taken;
+  reports_.emplace_back(proto::ReplicasLeftOut{.run = command.run,
+                                               .plan_version = command.plan_version,
+                                               .step = command.step,
+                                               .sequence = command.sequence,
+                                               .too_late = too_late});
+  if (too_late) return {};
+  agreements_.leave_out(std::make_shared<const replicas::LeftOut>(command.left_out));
+  if (is_given) given_.agreed.reset();
   return {};
 }
 
@@ -141,7 +166,7 @@ std::optional<Task> TrainScript::next_of_agreement(uint64_t step) {
   if (next == TaskKind::Mean && !agreements_.are_differences_there(step)) return std::nullopt;
   if (next == TaskKind::Agree && !agreements_.are_means_there(step)) return std::nullopt;
   given_.agreed = next;
-  return Task{.kind = next, .key = {ProgramKind::Agree, step, 0}};
+  return Task{.kind = next, .key = {ProgramKind::Agree, step, 0}, .left_out = agreements_.left_out()};
 }
 
 // Its squares first, where all stages decide about it together.
@@ -204,6 +229,7 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
       if (all_given) given_.passes = 0;
       break;
     case CommandKind::Finish:
+    case CommandKind::LeaveOut:  // carried out when it came
       all_given = true;
       break;
   }

@@ -93,6 +93,8 @@ class TrainScript {
 
   uint32_t microbatches() const { return assignment_->training.microbatches(); }
 
+  Status leave_out(const proto::Command& command);
+
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step(uint64_t last);
   bool has_idle_step() const;

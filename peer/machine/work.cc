@@ -19,6 +19,10 @@ void Peer::State::on_command(const proto::Command& command) {
                             ? stage->machine.on_command(command)
                             : fail(ErrorCode::InvalidArgument, "a command before the stage was ready");
   if (!status) return fail_stage(*stage, status.error().within("the broker breaks the protocol"));
+  for (proto::Message& message : stage->machine.take_reports()) {  // of what is carried out at once
+    report(*stage, command.sequence, std::move(message));
+    if (stage->failed) return;
+  }
   end_lending(*stage);
   stage->reports.trim(stage->machine.committed(), stage->machine.settled());
   stage->uploads.drop_snapshots(stage->machine.settled());

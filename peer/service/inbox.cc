@@ -1,6 +1,7 @@
 #include "peer/service/inbox.h"
 
-#include "base/check.h"
+#include <algorithm>
+#include <iterator>
 
 namespace weft::peer {
 
@@ -22,13 +23,37 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
                                                                                      std::move(tensor));
 }
 
+// For a mean, what it is of: the rest may be for one that this seat takes in a lost one's place. With the
+// agreed weights the round is over.
+std::vector<AgreedShare> Inbox::take_agreed(const Task& task) {
+  const proto::LocalTerms& local = *assignment_->local;
+  const uint64_t before = round_of(local.steps, task.key.step).steps_before;
+  const auto differences = agreed_.find({before, proto::Direction::Forward});
+  std::vector<AgreedShare> taken;
+  if (task.kind == TaskKind::Agree) {
+    if (differences != agreed_.end()) agreed_.erase(differences);
+    if (auto means = agreed_.extract({before, proto::Direction::Backward})) taken = std::move(means.mapped());
+    return taken;
+  }
+  if (differences == agreed_.end()) return taken;
+  const auto is_of_others = [&](const AgreedShare& share) {
+    const auto tensor =
+        std::lower_bound(local.tensors.begin(), local.tensors.end(), share.number,
+                         [](const proto::AgreedTensor& one, uint32_t number) { return one.number < number; });
+    const uint32_t owner = task.left_out ? task.left_out->owner_of(tensor->owner) : tensor->owner;
+    return owner != assignment_->seat.replica;
+  };
+  auto& all = differences->second;
+  const auto ours = std::stable_partition(all.begin(), all.end(), is_of_others);
+  taken.assign(std::move_iterator(ours), std::move_iterator(all.end()));
+  all.erase(ours, all.end());
+  return taken;
+}
+
 StageRunner::Inputs Inbox::take(const Task& task) {
   StageRunner::Inputs inputs;
   if (task.kind == TaskKind::Mean || task.kind == TaskKind::Agree) {
-    const auto direction =
-        task.kind == TaskKind::Mean ? proto::Direction::Forward : proto::Direction::Backward;
-    const uint64_t before = round_of(assignment_->local->steps, task.key.step).steps_before;
-    if (auto tensors = agreed_.extract({before, direction})) inputs.agreed = std::move(tensors.mapped());
+    inputs.agreed = take_agreed(task);
     return inputs;
   }
   if (task.kind != TaskKind::Segment && task.kind != TaskKind::Pass) return inputs;

@@ -25,6 +25,7 @@ class Inbox {
   void drop(const MicrobatchKey& microbatch) { data_.erase(microbatch); }
 
  private:
+  std::vector<AgreedShare> take_agreed(const Task& task);
   using SegmentKey = std::pair<MicrobatchKey, uint32_t>;
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::map<SegmentKey, std::vector<std::pair<uint32_t, dag::Tensor>>> tensors_;  // as StageRunner::Inputs

@@ -64,6 +64,16 @@ Result<std::unique_ptr<SeatAgreement>> SeatAgreement::create(
   return made;
 }
 
+OuterRound SeatAgreement::round(uint64_t step) const {
+  const OuterRound round = round_of(local(), step);
+  return left_out_ ? replicas::leave_out(round, left_out_->replicas).round : round;
+}
+
+uint32_t SeatAgreement::owner_of(const Held& held) const {
+  const uint32_t planned = held.weight.tensor->owner;
+  return left_out_ ? left_out_->owner_of(planned) : planned;
+}
+
 SeatAgreement::Held* SeatAgreement::find(uint32_t number) {
   const auto at = std::lower_bound(held_.begin(), held_.end(), number, [](const Held& held, uint32_t sought) {
     return held.weight.tensor->number < sought;
@@ -114,6 +124,7 @@ Result<std::vector<SentShare>> SeatAgreement::differ(uint64_t step) {
   const OuterRound now = round(step);
   std::vector<SentShare> sent;
   if (now.steps[assignment_->seat.replica] == 0) return sent;
+  if (std::exchange(has_differed_, true)) return send_again(now.steps_before);
   for (Held& held : held_) {
     WEFT_TRY(const Tensor weights, state_.read(held.weight.key));
     const auto values = weights.as<float>();
@@ -121,11 +132,41 @@ Result<std::vector<SentShare>> SeatAgreement::differ(uint64_t step) {
     if (!held.weight.is_statistic)
       for (size_t i = 0; i < held.own.size(); ++i) held.own[i] -= held.agreed[i];
     WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, held.own));
-    if (held.weight.is_ours) continue;
-    sent.push_back(share(held, now.steps_before, false, held.weight.tensor->owner, std::move(payload)));
+    if (is_ours(held)) continue;
+    held.sent = std::move(payload);
+    held.sent_to = owner_of(held);
     held.own = {};
+    sent.push_back(share(held, now.steps_before, false, held.sent_to, *held.sent));
   }
   return sent;
+}
+
+Result<std::vector<SentShare>> SeatAgreement::send_again(uint64_t before) {
+  std::vector<SentShare> sent;
+  for (Held& held : held_) {
+    if (!held.sent || held.sent_to == owner_of(held)) continue;
+    held.sent_to = owner_of(held);
+    if (is_ours(held))
+      WEFT_TRY_STATUS(read_own(held, before));
+    else
+      sent.push_back(share(held, before, false, held.sent_to, *held.sent));
+  }
+  return sent;
+}
+
+// What this seat has sent, as whoever has it reads it.
+Status SeatAgreement::read_own(Held& held, uint64_t before) {
+  const compress::Codec codec = held.weight.codec(*assignment_);
+  held.own.resize(held.agreed.size());
+  if (codec.kind == compress::Kind::Dense) {
+    std::ranges::copy(held.sent->as<float>(), held.own.begin());
+  } else {
+    const auto draw = replicas::draw_of(assignment_->training.seed, before, held.weight.tensor->number,
+                                        static_cast<uint16_t>(assignment_->seat.replica));
+    WEFT_TRY_STATUS(compress::decode(codec, draw, held.sent->bytes(), held.own));
+  }
+  held.sent.reset();
+  return {};
 }
 
 Result<std::vector<SentShare>> SeatAgreement::take_means(uint64_t step,
@@ -135,7 +176,9 @@ Result<std::vector<SentShare>> SeatAgreement::take_means(uint64_t step,
   for (const AgreedShare& one : differences) came[{one.number, one.replica}] = &one.tensor;
   std::vector<SentShare> sent;
   for (Held& held : held_) {
-    if (!held.weight.is_ours) continue;
+    if (!is_ours(held)) continue;
+    if (left_out_ && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
+      held.return_residue.assign(held.agreed.size(), 0.0F);
     const uint32_t number = held.weight.tensor->number;
     replicas::Mean mean(held.agreed.size());
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica) {
@@ -151,7 +194,7 @@ Result<std::vector<SentShare>> SeatAgreement::take_means(uint64_t step,
     mean.take(held.mean);
     WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, held.mean));
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
-      if (replica != assignment_->seat.replica)
+      if (replica != assignment_->seat.replica && !(left_out_ && left_out_->has(replica)))
         sent.push_back(share(held, now.steps_before, true, replica, payload));
   }
   return sent;
@@ -159,10 +202,14 @@ Result<std::vector<SentShare>> SeatAgreement::take_means(uint64_t step,
 
 Status SeatAgreement::agree(const std::vector<AgreedShare>& means) {
   for (const AgreedShare& one : means) {
+    Held& held = *find(one.number);
+    if (one.replica != owner_of(held)) continue;
     const auto values = one.tensor.as<float>();
-    find(one.number)->mean.assign(values.begin(), values.end());
+    held.mean.assign(values.begin(), values.end());
   }
+  has_differed_ = false;
   for (Held& held : held_) {
+    held.sent.reset();
     WEFT_CHECK(held.mean.size() == held.agreed.size());
     if (held.weight.is_statistic)
       held.agreed = std::move(held.mean);

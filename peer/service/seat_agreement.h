@@ -16,6 +16,7 @@
 #include "peer/state.h"
 #include "proto/messages.h"
 #include "replicas/agreement.h"
+#include "replicas/left_out.h"
 
 namespace weft::peer {
 
@@ -41,12 +42,17 @@ class SeatAgreement {
   static Result<std::unique_ptr<SeatAgreement>> create(std::shared_ptr<const proto::AssignStage> assignment,
                                                        State& state, const Kept& kept);
 
-  // In this order, for the agreement after that step. OutOfRange: something is not finite; not_finite() says
+  // Who has no part in the next agreement, which is the last one of this stage. Nothing of what they sent is
+  // looked at, and nobody owes anything of the means, for some of that went with them. nullptr: all have.
+  void leave_out(std::shared_ptr<const replicas::LeftOut> left_out) { left_out_ = std::move(left_out); }
+
+  // In this order, for the agreement after that step; again from the first where somebody was left out since:
+  // then it is what now goes to others than before. OutOfRange: something is not finite; not_finite() says
   // what, and nothing else may be asked any more.
   Result<std::vector<SentShare>> differ(uint64_t step);
   // REQUIRES: every difference that Agreements waits for is there, once.
   Result<std::vector<SentShare>> take_means(uint64_t step, const std::vector<AgreedShare>& differences);
-  // REQUIRES: the same of means.
+  // REQUIRES: the same of means; of others than a tensor's owner nothing is taken.
   Status agree(const std::vector<AgreedShare>& means);
   const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
 
@@ -58,13 +64,20 @@ class SeatAgreement {
   struct Held {
     AgreedWeight weight;
     std::vector<float> agreed, momentum{}, residue{}, return_residue{};
-    std::vector<float> own{};   // until the mean is taken: this replica's difference, as others would read it
+    std::vector<float> own{};  // until the mean is taken: this replica's difference, as others would read it
+    // Until the weights are agreed: the same as it was sent, should its owner be lost.
+    std::optional<dag::Tensor> sent{};
+    uint32_t sent_to = 0;
     std::vector<float> mean{};  // until the weights are agreed: as others read it
   };
   SeatAgreement(std::shared_ptr<const proto::AssignStage> assignment, State& state)
       : assignment_(std::move(assignment)), state_(state) {}
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
-  replicas::OuterRound round(uint64_t step) const { return round_of(local(), step); }
+  replicas::OuterRound round(uint64_t step) const;
+  uint32_t owner_of(const Held& held) const;
+  bool is_ours(const Held& held) const { return owner_of(held) == assignment_->seat.replica; }
+  Status read_own(Held& held, uint64_t before);
+  Result<std::vector<SentShare>> send_again(uint64_t before);
   Held* find(uint32_t number);
   Result<dag::Tensor> payload_of(Held& held, uint64_t before, bool is_mean, std::vector<float>& values);
   SentShare share(const Held& held, uint64_t before, bool is_mean, uint32_t to, dag::Tensor payload) const;
@@ -74,6 +87,8 @@ class SeatAgreement {
   State& state_;
   std::vector<Held> held_;  // by number
   std::optional<dag::StateKey> not_finite_;
+  std::shared_ptr<const replicas::LeftOut> left_out_;
+  bool has_differed_ = false;  // in the round under way
   replicas::PassScratch scratch_;
 };
 

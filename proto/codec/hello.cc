@@ -153,12 +153,14 @@ void put(const Command& from, wire::Command& to) {
   to.set_keep_from(from.keep_from);
   to.set_direct(from.direct);
   to.set_stays(from.stays);
+  put_plain(from.left_out.replicas, *to.mutable_left_out());
+  to.set_mean_owner(from.left_out.owner);
 }
 Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.kind(), to.kind, CommandKind::Compare, "kind");
+  read.enumerator(from.kind(), to.kind, CommandKind::LeaveOut, "kind");
   to.step = from.step();
   to.microbatches = from.microbatches();
   to.first_microbatch = from.first_microbatch();
@@ -168,6 +170,9 @@ Status get(const wire::Command& from, Command& to) {
   to.keep_from = from.keep_from();
   to.direct = from.direct();
   to.stays = from.stays();
+  read.numbers(from.left_out(), to.left_out.replicas, kReplicasMax, "left_out");
+  to.left_out.owner = from.mean_owner();
+  read.require(is_valid(to.left_out), "left_out", "not ascending, or with who takes their place");
   return read.status();
 }
 

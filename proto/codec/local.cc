@@ -9,22 +9,38 @@ namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
 static_assert(has_fields<replicas::ReplicaTerms, 5>);
-static_assert(has_fields<replicas::Inherited, 3>);
+static_assert(has_fields<replicas::Inherited, 4>);
 void put(const replicas::Inherited& from, wire::Inherited& to) {
   put_plain(from.sets, *to.mutable_sets());
   put_plain(from.debtless, *to.mutable_debtless());
   to.set_returns_are_lost(from.returns_are_lost);
+  put_plain(from.left_out, *to.mutable_left_out());
 }
 Status get(const wire::Inherited& from, replicas::Inherited& to) {
   Reader read("Inherited");
   read.numbers(from.sets(), to.sets, kReplicasMax, "sets");
   read.numbers(from.debtless(), to.debtless, kReplicasMax, "debtless");
   to.returns_are_lost = from.returns_are_lost();
+  read.numbers(from.left_out(), to.left_out, kReplicasMax, "left_out");
   read.require(is_valid(to), "sets", "of replicas that are not there");
   return read.status();
 }
 
-static_assert(has_fields<replicas::LocalSteps, 3>);
+static_assert(has_fields<replicas::StepRange, 2>);
+void put(const replicas::StepRange& from, wire::StepRange& to) {
+  to.set_first(from.first);
+  to.set_count(from.count);
+}
+Status get(const wire::StepRange& from, replicas::StepRange& to) {
+  Reader read("StepRange");
+  constexpr uint64_t kMax = uint64_t{1} << 48;
+  to = {from.first(), from.count()};
+  read.require(to.first >= 1 && to.first <= kMax && to.count >= 1 && to.count <= kMax, "first",
+               "no steps of a run");
+  return read.status();
+}
+
+static_assert(has_fields<replicas::LocalSteps, 4>);
 void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   to.set_replicas(from.terms.count);
   to.set_every(from.terms.every);
@@ -35,6 +51,7 @@ void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   to.set_outer_momentum(from.terms.outer.momentum);
   to.set_steps(from.steps);
   to.set_begun_after(from.begun_after);
+  put_list(from.given_again, *to.mutable_given_again());
 }
 Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   Reader read("LocalSteps");
@@ -47,6 +64,7 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   read.finite(from.outer_momentum(), to.terms.outer.momentum, "outer_momentum");
   to.steps = from.steps();
   to.begun_after = from.begun_after();
+  read.list(from.given_again(), to.given_again, replicas::kStepRangesMax, "given_again");
   read.require(is_valid(to), "steps", "these rounds cannot be dealt");
   return read.status();
 }

@@ -81,12 +81,14 @@ void put(const LocalPoint& from, wire::LocalPoint& to) {
   to.set_steps(from.steps);
   put_plain(from.skipped_steps, *to.mutable_skipped_steps());
   if (!from.inherited.is_whole()) put(from.inherited, *to.mutable_inherited());
+  put_list(from.given_again, *to.mutable_given_again());
 }
 Status get(const wire::LocalPoint& from, LocalPoint& to) {
   Reader read("LocalPoint");
   to.steps = from.steps();
   read.numbers(from.skipped_steps(), to.skipped_steps, replicas::kReplicasMax, "skipped_steps");
   if (from.has_inherited()) read.part(from.inherited(), to.inherited, "inherited");
+  read.list(from.given_again(), to.given_again, replicas::kStepRangesMax, "given_again");
   return read.status();
 }
 
@@ -139,6 +141,18 @@ Status get(const wire::EvaluationReport& from, EvaluationReport& to) {
   read.numbers(from.correct(), to.correct, kLossesMax, "correct");
   read.numbers(from.counted(), to.counted, kLossesMax, "counted");
   return read.status();
+}
+
+void put(const ReplicasLeftOut& from, wire::ReplicasLeftOut& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_sequence(from.sequence);
+  to.set_too_late(from.too_late);
+}
+Status get(const wire::ReplicasLeftOut& from, ReplicasLeftOut& to) {
+  to = {from.run(), from.plan_version(), from.step(), from.sequence(), from.too_late()};
+  return {};
 }
 
 void put(const ComparisonReport& from, wire::ComparisonReport& to) {

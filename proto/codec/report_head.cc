@@ -18,7 +18,7 @@ constexpr int kReports[] = {
     wire::Envelope::kStepReportFieldNumber,       wire::Envelope::kCheckpointReportFieldNumber,
     wire::Envelope::kEvaluationReportFieldNumber, wire::Envelope::kPredictionReportFieldNumber,
     wire::Envelope::kStageResumedFieldNumber,     wire::Envelope::kComparisonReportFieldNumber,
-    wire::Envelope::kServeProgressFieldNumber,
+    wire::Envelope::kServeProgressFieldNumber,    wire::Envelope::kReplicasLeftOutFieldNumber,
 };
 
 }  // namespace
@@ -47,7 +47,7 @@ std::optional<ReportHead> head_of(const Message& message) {
                       std::is_same_v<T, StepReport> || std::is_same_v<T, CheckpointReport> ||
                       std::is_same_v<T, EvaluationReport> || std::is_same_v<T, PredictionReport> ||
                       std::is_same_v<T, StageResumed> || std::is_same_v<T, ComparisonReport> ||
-                      std::is_same_v<T, ServeProgress>)
+                      std::is_same_v<T, ServeProgress> || std::is_same_v<T, ReplicasLeftOut>)
           return ReportHead{m.run, m.plan_version};
         else
           return std::nullopt;

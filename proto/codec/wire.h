@@ -59,6 +59,8 @@ void put(const replicas::Inherited& from, wire::Inherited& to);
 Status get(const wire::Inherited& from, replicas::Inherited& to);
 void put(const replicas::LocalSteps& from, wire::LocalSteps& to);
 Status get(const wire::LocalSteps& from, replicas::LocalSteps& to);
+void put(const replicas::StepRange& from, wire::StepRange& to);
+Status get(const wire::StepRange& from, replicas::StepRange& to);
 void put(const AgreedTensor& from, wire::AgreedTensor& to);
 Status get(const wire::AgreedTensor& from, AgreedTensor& to);
 void put(const LocalTerms& from, wire::LocalTerms& to);

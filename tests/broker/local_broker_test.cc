@@ -374,7 +374,7 @@ TEST(LocalBroker, ARunThatWasAboutToGrowWhenItLostSomebodyGrowsAtOnce) {
                                               .peers = {key(1), key(2), key(3), key(4)}}});
   EXPECT_NE(local.notices().find("2 replicas become 4 when they agree next"), std::string::npos);
   local.lose(2);
-  world.wait(std::chrono::seconds(5));
+  local.play([&] { return !world.plannings.empty(); });
   ASSERT_FALSE(world.plannings.empty());
   EXPECT_EQ(world.plannings.back().previous, nullptr) << "not with one of them in its place";
   EXPECT_EQ(world.plannings.back().candidates.size(), 3u);
@@ -397,17 +397,25 @@ TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
         EXPECT_TRUE(command.direct && command.stays);
       }
   EXPECT_TRUE(world.messages<proto::StandBy>(4).empty()) << "it is not to fetch what changes every round";
+  const uint64_t before = world.broker.status(1)->step;
   local.lose(2);
-  world.wait(std::chrono::seconds(5));
+  EXPECT_NE(local.notices().find("the others end their round without replica 2; 3 steps are done again"),
+            std::string::npos)
+      << local.notices();
+  EXPECT_TRUE(world.plannings.empty()) << "nobody stops";
+  local.play([&] { return !world.plannings.empty(); });
   ASSERT_FALSE(world.plannings.empty());
   const StartPlanning& request = world.plannings.back();
   EXPECT_EQ(request.previous, nullptr) << "another plan says what they begin with";
   ASSERT_TRUE(request.checkpoint.has_value() && request.checkpoint->local.has_value());
   const uint64_t made = request.checkpoint->made();
-  EXPECT_GE(made, 45u) << "a round or two before the loss";
-  EXPECT_EQ(request.checkpoint->local->inherited.sets, (std::vector<uint32_t>{0, 0, 2}));
-  EXPECT_TRUE(request.checkpoint->local->inherited.returns_are_lost) << "replica 2 took the means";
+  EXPECT_EQ(made, before / 9 * 9 + 6) << "what the others made of the round";
+  const replicas::Inherited expected{.sets = {0, 0, 2}, .debtless = {1}, .left_out = {1}};
+  EXPECT_EQ(request.checkpoint->local->inherited, expected) << "the first one took the means in its place";
+  EXPECT_EQ(request.checkpoint->local->given_again,
+            (std::vector<replicas::StepRange>{{before / 9 * 9 + 4, 3}}));
   local.shape.begun_after = made;
+  local.shape.given_again = request.checkpoint->local->given_again;
   local.plan();
   std::vector<Digest> fetched;
   for (const auto& assign : world.messages<proto::AssignStage>(4)) {
@@ -421,7 +429,10 @@ TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
     if (event.local_steps) plans.push_back({*event.local_steps, event.inherited});
   ASSERT_EQ(plans.size(), 2u);
   EXPECT_EQ(plans[1].local.begun_after, made);
-  EXPECT_EQ(plans[1].inherited, (replicas::Inherited{{0, 0, 2}, {1}, true}));
+  EXPECT_EQ(plans[1].inherited, expected);
+  const auto rounds = rounds_of(plans, 300);
+  EXPECT_EQ(rounds.back().steps_after(), 300u);
+  EXPECT_TRUE(given_again_after(rounds).empty()) << "every step was made";
   EXPECT_EQ(local.steps_of(JobEventKind::Step).back(), 300u);
 }
 
@@ -437,9 +448,10 @@ TEST(LocalBroker, AReplicaThatIsLostWhileAnotherIsReplacedIsMadeOfTheThird) {
   for (uint8_t peer = 4; peer <= 6; ++peer) world.join(peer, peer);
   local.play([&] { return world.broker.status(1)->step >= 60; });
   local.lose(2);
-  world.wait(std::chrono::seconds(2));
+  local.play([&] { return !world.plannings.empty(); });
   ASSERT_FALSE(world.plannings.empty());
   const uint64_t made = world.plannings.back().checkpoint->made();
+  local.shape.given_again = world.plannings.back().checkpoint->local->given_again;
   local.lose(1);
   local.shape.begun_after = made;
   for (int i = 0; i < 12 && local.seats.size() < 3; ++i) {

@@ -45,17 +45,21 @@ class LocalRun {
       effects = run->on_report(now, seat, *copy, 0);
     if (const auto* evaluation = std::get_if<proto::EvaluationReport>(&message))
       effects = run->on_report(now, seat, *evaluation);
+    if (const auto* left_out = std::get_if<proto::ReplicasLeftOut>(&message))
+      effects = run->on_report(now, seat, *left_out);
     if (!effects) return fail(effects.error());
     hear(std::move(*effects));
     return {};
   }
   // One message of one of them; false: nobody has any.
   bool turn() {
+    if (too_late) return false;
     now += std::chrono::milliseconds(10);
     const auto first = static_cast<uint32_t>(rng.below(seats.size()));
     for (uint32_t i = 0; i < seats.size(); ++i) {
       const auto s = static_cast<uint32_t>((first + i) % seats.size());
-      const auto message = seats[s].work(test::least_computed(seats));
+      if (lost.contains(seats[s].stage().seat.replica)) continue;
+      const auto message = seats[s].work(test::least_computed(seats, lost));
       if (!message) continue;
       const Status said = say(s, *message);
       EXPECT_TRUE(said.has_value()) << said.error().message;
@@ -81,6 +85,14 @@ class LocalRun {
     for (uint64_t step = 1; step <= until; ++step)
       for (uint32_t seat = 0; seat < seats.size(); ++seat) report(seat, step);
   }
+  // False: the run cannot go on without it.
+  bool lose(uint32_t replica) {
+    auto effects = run->leave_out(now, replica);
+    if (!effects) return false;
+    lost.insert(replica);
+    hear(std::move(*effects));
+    return true;
+  }
   // Until nobody has anything to say: those that computed their part may let the others go on.
   void play() {
     for (int idle = 0; idle < 3 && !testing::Test::HasFailure();) idle = turn() ? 0 : idle + 1;
@@ -99,6 +111,7 @@ class LocalRun {
   void on(const WholeSnapshot& e) { snapshots.push_back(e); }
   void on(const Divergence& e) { diverged = e; }
   void on(const Disagreement& e) { disagreed = e; }
+  void on(const TooLateToLeaveOut& e) { too_late = e.stage; }
   void on(const Finished& e) { finished = e.step; }
   void on(const Stopped& e) { stopped = e.step; }
   void on(const auto&) { ADD_FAILURE() << "nobody compares, predicts, fetches or fails"; }
@@ -125,6 +138,8 @@ class LocalRun {
   std::optional<Divergence> diverged;
   std::optional<Disagreement> disagreed;
   std::optional<uint64_t> finished, stopped;
+  std::optional<uint32_t> too_late;
+  std::set<uint32_t> lost;
 };
 
 inline LocalShape random_shape(Rng& rng) {

@@ -33,6 +33,7 @@ struct LocalShape {
   std::vector<uint64_t> empty_steps{};
   uint32_t replicas_max = 0;  // they come and go, up to so many
   bool equal_bits_required = false;
+  std::vector<replicas::StepRange> given_again{};
   std::set<uint64_t> bad{};  // steps of the run whose gradients are not finite
 };
 
@@ -56,6 +57,14 @@ inline std::vector<uint64_t> counts_of(const LocalShape& shape, uint64_t left) {
   for (uint32_t r = 0; more < left; ++r, ++more) ++counts[r];
   return counts;
 }
+// Whose samples the step takes: of those that are given again as long as there are any.
+inline uint64_t samples_of(const LocalShape& shape, uint64_t step) {
+  std::vector<uint64_t> again;
+  for (const auto& range : shape.given_again)
+    for (uint64_t i = 0; i < range.count; ++i) again.push_back(range.first + i);
+  const uint64_t index = step - shape.begun_after - 1;
+  return index < again.size() ? again[index] : step;
+}
 inline std::map<uint64_t, Dealt> deal(const LocalShape& shape) {
   std::map<uint64_t, Dealt> dealt;
   uint64_t inner = shape.begun_after;
@@ -78,7 +87,7 @@ inline std::map<uint64_t, Dealt> deal(const LocalShape& shape) {
         const uint64_t by_then = shape.shares.empty() ? own[r] * working
                                  : makes              ? own[r] * longest / counts[r] * in_round / longest
                                                       : 0;
-        at.steps.push_back(makes ? std::optional(first + own[r]) : std::nullopt);
+        at.steps.push_back(makes ? std::optional(samples_of(shape, first + own[r])) : std::nullopt);
         at.scheduled.push_back(makes ? std::optional(before + by_then + 1) : std::nullopt);
         made += makes;
         own[r] += makes;
@@ -133,6 +142,7 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
                              .begun_after = shape.begun_after};
   local.terms.codec = compress::parse("int8").value();
   local.terms.shares = shape.shares;
+  local.given_again = shape.given_again;
   plan->local_steps = local;
   plan->replicas_max = shape.replicas_max;
   plan->equal_bits_required = shape.equal_bits_required;
@@ -167,6 +177,8 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
       stage->skipped_steps = saved != nullptr ? saved->skipped_by(r) + stage->after_step - saved->step : 0;
       stage->local = proto::LocalTerms{
           local, {{s, weight_of(s), owner_of_stage(shape, s), std::vector<uint32_t>(shape.replicas, s)}}};
+      for (uint32_t other = 0; other < shape.replicas; ++other)
+        if (other != r) stage->links.push_back({.seat = {s, other}});
       const dag::TensorSpec spec{dag::DType::F32, dag::Shape({4})};
       for (const dag::StateKey& key : keys_of(stage->seat, owner_of_stage(shape, s))) {
         proto::TensorReference tensor{key, spec, local_digest(key, 0)};
@@ -208,7 +220,10 @@ class LocalSeat {
     if (const auto* command = std::get_if<proto::Command>(&message)) {
       if (command->sequence <= last_sequence_) return;
       last_sequence_ = command->sequence;
-      commands_.push_back(*command);
+      if (command->kind == proto::CommandKind::LeaveOut)
+        leave_out(*command);
+      else
+        commands_.push_back(*command);
       std::erase_if(said_, [&](const Said& said) {
         return said.step != 0 ? said.step <= command->committed : said.sequence <= command->settled;
       });
@@ -218,6 +233,11 @@ class LocalSeat {
   }
   // The next message. `computed`: how far every other seat has computed.
   std::optional<proto::Message> work(uint64_t computed) {
+    if (!answers_.empty()) {
+      proto::Message answer = std::move(answers_.front());
+      answers_.pop_front();
+      return answer;
+    }
     while (!commands_.empty()) {
       const proto::Command& command = commands_.front();
       if (command.kind == proto::CommandKind::Advance && completed_ < command.step) return advance(computed);
@@ -243,6 +263,16 @@ class LocalSeat {
     uint64_t step = 0, sequence = 0;
     proto::Message message;
   };
+  void leave_out(const proto::Command& command) {
+    const bool too_late = completed_ >= command.step;
+    answers_.push_back(keep(proto::ReplicasLeftOut{.run = stage_->run,
+                                                   .plan_version = stage_->plan_version,
+                                                   .step = command.step,
+                                                   .sequence = command.sequence,
+                                                   .too_late = too_late},
+                            0, command.sequence));
+    if (!too_late) left_out_ = command.left_out;
+  }
   proto::Message keep(proto::Message message, uint64_t step, uint64_t sequence) {
     said_.push_back({step, sequence, message});
     return message;
@@ -302,7 +332,8 @@ class LocalSeat {
                                    .tensors = {},
                                    .failure = {},
                                    .skipped_steps = skipped_};
-    for (const dag::StateKey& key : keys_of(stage_->seat, owner_of_stage(shape_, stage_->seat.stage)))
+    const uint32_t owner = left_out_.owner_of(owner_of_stage(shape_, stage_->seat.stage));
+    for (const dag::StateKey& key : keys_of(stage_->seat, owner))
       report.tensors.push_back({key, stage_->tensors.front().spec, local_digest(key, step)});
     return report;
   }
@@ -315,11 +346,15 @@ class LocalSeat {
   uint64_t completed_, computed_ = 0, skipped_, last_sequence_ = 0;
   bool squares_said_ = false;
   std::vector<Said> said_;
+  std::deque<proto::Message> answers_;
+  replicas::LeftOut left_out_;
 };
 
-inline uint64_t least_computed(const std::vector<LocalSeat>& seats) {
+// `lost`: replicas that nobody waits for.
+inline uint64_t least_computed(const std::vector<LocalSeat>& seats, const std::set<uint32_t>& lost = {}) {
   uint64_t least = ~uint64_t{0};
-  for (const LocalSeat& seat : seats) least = std::min(least, seat.computed());
+  for (const LocalSeat& seat : seats)
+    if (!lost.contains(seat.stage().seat.replica)) least = std::min(least, seat.computed());
   return least;
 }
 

@@ -40,10 +40,11 @@ class CommandsFixture {
   explicit CommandsFixture(const Shape& shape)
       : plan(test::plan_of(shape)),
         steps(plan, 0, 0),
-        rounds(1, plan, {}, options),
+        absence(plan),
+        rounds(1, plan, {}, options, absence),
         forward(plan, {}, options.forward_chunk),
         comparison(*plan, {}, options),
-        commands(1, 1, plan, options, {steps, rounds, forward, comparison}) {
+        commands(1, 1, plan, options, {steps, rounds, forward, comparison, absence}) {
     steps.start(now);
     rounds.start(now);
     comparison.start(now);
@@ -65,6 +66,7 @@ class CommandsFixture {
   RunOptions options{};
   std::shared_ptr<const PlannedRun> plan;
   Steps steps;
+  Absence absence;
   Rounds rounds;
   ForwardPass forward;
   Comparison comparison;

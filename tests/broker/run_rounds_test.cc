@@ -16,7 +16,7 @@ using Kind = Rounds::Kind;
 class RoundsFixture {
  public:
   explicit RoundsFixture(const Shape& shape, const RunOptions& options = {})
-      : plan(test::plan_of(shape)), rounds(1, plan, {}, options) {
+      : plan(test::plan_of(shape)), absence(plan), rounds(1, plan, {}, options, absence) {
     rounds.start(now);
   }
   // Of the step, which is granted.
@@ -42,6 +42,7 @@ class RoundsFixture {
   }
 
   std::shared_ptr<const PlannedRun> plan;
+  Absence absence;
   Rounds rounds;
   Instant now = Instant{} + 1h;
   uint64_t sequence = 0, granted = 0;
@@ -344,7 +345,8 @@ class LocalRounds {
  public:
   explicit LocalRounds(uint64_t copy_rate)
       : plan(test::local_plan({.replicas = 2, .stages = 1, .every = 3, .steps = 60})),
-        rounds(1, plan, {}, {.copy_rate = copy_rate}) {
+        absence(plan),
+        rounds(1, plan, {}, {.copy_rate = copy_rate}, absence) {
     rounds.start(now);
   }
   proto::Command write(uint64_t step) {
@@ -357,6 +359,7 @@ class LocalRounds {
     return part.value_or(Rounds::Part{});
   }
   std::shared_ptr<const PlannedRun> plan;
+  Absence absence;
   Rounds rounds;
   Instant now = Instant{} + 1h;
   uint64_t sequence = 0;

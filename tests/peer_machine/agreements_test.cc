@@ -115,12 +115,64 @@ TEST(Agreements, RefuseWhatIsNotTheAssignments) {
   refused(
       {1, 0}, 5, [](TensorHeader& h) { h.replica = 2; }, "another seat");
   refused({0, 0}, 5, as_it_is, "another seat");
-  refused({0, 0}, 9, as_it_is, "another seat");
   refused({0, 1}, 5, as_it_is, "another seat");
   refused({1, 7}, 5, as_it_is, "another seat");
   Here here;
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 0).has_value());
   EXPECT_FALSE(here.come({1, 0}, 5, 0, 0).has_value()) << "twice";
+}
+
+// Of three, the second takes a mean and the third one; the third is lost.
+TEST(Agreements, GoOnWithoutAReplicaThatIsLost) {
+  Here here;
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value());
+  EXPECT_FALSE(here.agreements.are_differences_there(4));
+  EXPECT_TRUE(here.agreements.takes_means());
+  // The first has heard of it before, and sends the mean that it takes in its place.
+  EXPECT_TRUE(here.come({0, 0}, 9, 0, 3).has_value());
+  EXPECT_FALSE(here.agreements.are_means_there(4)) << "not yet its to take";
+  here.agreements.leave_out(
+      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 0}));
+  EXPECT_TRUE(here.agreements.are_differences_there(4));
+  EXPECT_TRUE(here.agreements.are_means_there(4));
+  EXPECT_TRUE(here.come({3, 2}, 9, 0, 3).has_value()) << "what was on its way still";
+}
+
+TEST(Agreements, TakeAMeanInTheirPlace) {
+  Here here;
+  here.agreements.leave_out(
+      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 1}));
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value());
+  EXPECT_FALSE(here.agreements.are_differences_there(4)) << "of the other tensor it takes the mean, too";
+  TensorHeader header = header_of(here.assign, {0, 0}, 9, 0);
+  header.direction = Direction::Forward;
+  EXPECT_TRUE(here.agreements.on_tensor({0, 0}, header, 3).has_value());
+  EXPECT_TRUE(here.agreements.are_differences_there(4));
+  EXPECT_TRUE(here.agreements.are_means_there(4));
+}
+
+// What a broker may say of replicas that are left out, and when.
+TEST(Agreements, LeaveOutInTheRoundAtHandAlone) {
+  const auto told = [](proto::Command leave_out, uint64_t granted) {
+    peer::StageMachine machine(std::make_shared<const proto::AssignStage>(agreeing()));
+    leave_out.run = leave_out.plan_version = 1;
+    leave_out.kind = proto::CommandKind::LeaveOut;
+    leave_out.sequence = 2;
+    EXPECT_TRUE(
+        machine.on_command({.run = 1, .plan_version = 1, .step = granted, .sequence = 1}).has_value());
+    const bool is_heard = machine.on_command(leave_out).has_value();
+    EXPECT_EQ(machine.take_reports().size(), is_heard ? 1u : 0u);
+    EXPECT_EQ(machine.is_left_out({3, 2}), is_heard);
+    return is_heard;
+  };
+  EXPECT_TRUE(told({.step = 4, .left_out = {{2}, 0}}, 4));
+  EXPECT_FALSE(told({.step = 4, .left_out = {{2}, 0}}, 3)) << "not granted";
+  EXPECT_FALSE(told({.step = 3, .left_out = {{2}, 0}}, 3)) << "nobody agrees then";
+  EXPECT_FALSE(told({.step = 8, .left_out = {{2}, 0}}, 8)) << "they agree before, too";
+  EXPECT_FALSE(told({.step = 4, .left_out = {{}, 0}}, 4));
+  EXPECT_FALSE(told({.step = 4, .left_out = {{1}, 0}}, 4)) << "this one";
+  EXPECT_FALSE(told({.step = 4, .left_out = {{3}, 0}}, 4)) << "nobody";
+  EXPECT_FALSE(told({.step = 4, .left_out = {{2}, 7}}, 4));
 }
 
 TEST(Agreements, AStageWithoutOthersTakesNothing) {

@@ -101,7 +101,8 @@ class Maker {
     to.terms.outer.learning_rate = rng_.normal();
     to.terms.outer.momentum = rng_.normal();
     to.begun_after = small();
-    to.steps = to.begun_after + 1 + small();
+    if (to.begun_after > 0 && chance()) to.given_again = {{to.begun_after, 1}};
+    to.steps = to.begun_after + 1 + small() + count_of(to.given_again);
   }
   void fill(plan::Rates& to) {
     to = {positive(), positive(), positive(), positive()};
@@ -245,7 +246,8 @@ class Maker {
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
              to.committed, to.settled, to.keep_from, to.direct, to.stays);
-    pick(to.kind, CommandKind::Compare);
+    pick(to.kind, CommandKind::LeaveOut);
+    if (to.kind == CommandKind::LeaveOut) to.left_out = {.replicas = {1, 3}, .owner = 2};
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm, to.skip); }
   void fill(ReleaseStage& to) { fill_all(to.run, to.plan_version, to.reason); }
@@ -291,7 +293,9 @@ class Maker {
     to.skipped_steps = to.step / 2;
     if (chance()) to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
     if (to.local && chance())
-      to.local->inherited = {.sets = {0, 0}, .debtless = {1}, .returns_are_lost = chance()};
+      to.local->inherited = {
+          .sets = {0, 0}, .debtless = {1}, .returns_are_lost = chance(), .left_out = {1}};
+    if (to.local && chance()) to.local->given_again = {{3, 2}, {9, 1}};
     if (chance()) return;
     fill(to.failure.emplace().message);
     pick(to.failure->code, kErrorCodeLast);
@@ -444,6 +448,7 @@ class Maker {
   void fill(EventsEnd& to) { fill(to.job); }
   void fill(StopJob& to) { fill(to.job); }
   void fill(RemoveJob& to) { fill(to.job); }
+  void fill(ReplicasLeftOut& to) { fill_all(to.run, to.plan_version, to.step, to.sequence, to.too_late); }
   void fill(ResumeJob& to) { fill(to.job); }
   void fill(BanPeer& to) { fill_all(to.peer, to.lift); }
   void fill(Done&) {}

@@ -315,6 +315,48 @@ TEST_F(Replicas, ComeAndGoAsARecordSays) {
   EXPECT_FALSE(alone.bytes == whole.bytes);
 }
 
+// Three replicas, of which one was left out of the second round; two go on, and make its steps again. By the
+// whole record; by what was known after that round; and over a checkpoint there.
+TEST_F(Replicas, MakeAgainWhatALostOneHadMade) {
+  const auto begun = [&](std::vector<std::string> sets, const char* output) {
+    sets.insert(sets.end(), {"replicas=auto", "steps=30", kCompressed});
+    return job("gpt3", sets, output);
+  };
+  const configs::Job grows = begun({}, "left_out.onnx");
+  replicas::LocalSteps three{.terms = grows.replicas, .steps = 30};
+  three.terms.count = 3;
+  three.terms.every = 3;
+  replicas::LocalSteps two = three;
+  two.terms.count = 2;
+  two.begun_after = 15;
+  two.given_again = given_again_without(three, 6, {1});
+  ASSERT_EQ(two.given_again, (std::vector<replicas::StepRange>{{13, 3}}));
+  const std::vector<replicas::Begun> plans{{three, {}},
+                                           {two, {.sets = {0, 0, 2}, .debtless = {1}, .left_out = {1}}}};
+  const auto record_until = [&](uint64_t until) {
+    const auto record = scratch_.folder() / ("until" + std::to_string(until) + ".jsonl");
+    storage::OuterRecordWriter writer;
+    EXPECT_TRUE(writer.begin(record, train::record_of(grows, plans, until)));
+    const auto read = storage::read_outer_record(record);
+    EXPECT_TRUE(read.has_value()) << read.error().message;
+    EXPECT_TRUE(read->rounds == rounds_of(plans, until));
+    return record;
+  };
+  const auto whole = record_until(30);
+  EXPECT_EQ(storage::read_outer_record(whole)->rounds[1].taken,
+            (std::vector<replicas::StepRange>{{10, 3}, {16, 3}}));
+  const Run made = run(grows, {.resume = {}, .replay = whole});
+  EXPECT_TRUE(storage::read_outer_record(train::record_file(grows))->rounds == rounds_of(plans, 30));
+  run(grows, {.resume = {}, .replay = record_until(15)});
+  const auto by_rule = storage::read_outer_record(train::record_file(grows))->rounds;
+  EXPECT_TRUE(given_again_after(by_rule).empty());
+  EXPECT_EQ(by_rule.back().steps_after(), 30u);
+  const configs::Job halves = begun({"checkpoint={steps: 15}"}, "at15.onnx");
+  run(halves, {.resume = {}, .replay = whole}, 15);
+  const Run rest = run(halves, {.resume = train::checkpoint_folder(halves), .replay = whole});
+  EXPECT_TRUE(rest.bytes == made.bytes) << "over the checkpoint after the round without it";
+}
+
 TEST_F(Replicas, AreRefusedARecordThatIsNotTheirs) {
   const auto made = job("gpt3", {"steps=6", "replicas=2", kCompressed}, "made.onnx");
   run(made);

@@ -1,0 +1,205 @@
+// Runs that lose a replica: the others end their round without it, and the run goes on with other peers from
+// there.
+#include "broker/run/heirs.h"
+#include "tests/broker/local_run.h"
+
+namespace weft::broker::local {
+namespace {
+
+using Ranges = std::vector<replicas::StepRange>;
+
+// Steps of the run that the lost ones had a part in, of the round that ends with that inner step.
+std::set<uint64_t> steps_lost(const LocalRun& run, uint64_t end, const std::set<uint32_t>& lost) {
+  std::set<uint64_t> steps;
+  for (const auto& [inner, at] : run.dealt)
+    if (inner <= end && at.made_before_round == run.dealt.at(end).made_before_round)
+      for (const uint32_t replica : lost)
+        if (at.steps[replica]) steps.insert(*at.steps[replica]);
+  return steps;
+}
+
+std::set<uint64_t> steps_in(const Ranges& ranges) {
+  std::set<uint64_t> steps;
+  for (const auto& range : ranges)
+    for (uint64_t i = 0; i < range.count; ++i) steps.insert(range.first + i);
+  return steps;
+}
+
+// What it goes on from: agreed by those that are there, with the first one's slots for those that are not.
+void expect_point(const LocalRun& run, const CheckpointCommitted& point, const std::set<uint32_t>& left_out) {
+  ASSERT_TRUE(point.local.has_value());
+  const proto::LocalPoint& local = *point.local;
+  auto lost = steps_lost(run, point.step, left_out);
+  EXPECT_EQ(local.steps, run.dealt.at(point.step).made - lost.size());
+  while (!lost.empty() && *lost.rbegin() == local.steps + lost.size()) lost.erase(*lost.rbegin());
+  EXPECT_EQ(steps_in(local.given_again), lost) << "the last ones are next anyway";
+  EXPECT_EQ(local.inherited.left_out, std::vector<uint32_t>(left_out.begin(), left_out.end()));
+  EXPECT_EQ(local.inherited.debtless, std::vector<uint32_t>(run.lost.begin(), run.lost.end()));
+  uint32_t heir = 0;
+  while (run.lost.contains(heir)) ++heir;
+  std::map<dag::StateKey, Digest> held;
+  for (const auto& tensor : point.tensors)
+    EXPECT_TRUE(held.emplace(tensor.key, tensor.sha256).second) << to_string(tensor.key);
+  for (const PlannedStage& stage : run.plan->stages) {
+    const plan::Seat& seat = stage.assignment->seat;
+    for (dag::StateKey key : test::keys_of(seat, /*owner=*/~0u)) {
+      const bool is_lost = run.lost.contains(seat.replica);
+      if (is_lost && key.slot == dag::StateSlot::Residue) {
+        EXPECT_FALSE(held.contains(key)) << "it owes nothing";
+        continue;
+      }
+      ASSERT_TRUE(held.contains(key)) << to_string(key);
+      dag::StateKey from = key;
+      if (is_lost && from.replica == seat.replica && is_own(key.slot)) from.replica = heir;
+      EXPECT_TRUE(held.at(key) == test::local_digest(from, point.step)) << to_string(key);
+    }
+  }
+}
+
+// Of the last command that leaves somebody out.
+uint64_t sequence_of(const LocalRun& run) {
+  uint64_t sequence = 0;
+  for (const Command& command : run.script)
+    if (command.kind == CommandKind::LeaveOut) sequence = command.sequence;
+  return sequence;
+}
+
+// Wherever it is in its round, and whatever is under way there.
+TEST(LocalLeaveOut, OthersEndTheRoundWithoutIt) {
+  const uint64_t seed = 20261128;
+  int ended = 0, refused = 0, late = 0;
+  for (uint64_t at = 0; at < 400; ++at) {
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", run " + std::to_string(at));
+    Rng rng(seed + at, 1);
+    LocalShape shape = random_shape(rng);
+    shape.replicas_max = 8;
+    if (shape.replicas == 1) continue;
+    LocalRun run(shape, {}, {}, at);
+    run.hear(run.run->start(run.now));
+    const uint64_t turns = rng.below(40 * shape.replicas);
+    for (uint64_t i = 0; i < turns; ++i) run.turn();
+    if (run.finished || HasFailure()) continue;
+    const auto replica = static_cast<uint32_t>(rng.below(shape.replicas));
+    const bool have_agreed = run.run->committed_step() == run.run->granted_step() &&
+                             run.run->inner().is_whole(run.run->granted_step());
+    const size_t snapshots = run.snapshots.size();
+    if (!run.lose(replica)) {
+      ++refused;
+      continue;
+    }
+    std::set<uint32_t> left_out = have_agreed ? std::set<uint32_t>{} : std::set<uint32_t>{replica};
+    if (rng.below(3) == 0) {
+      run.turn();
+      const auto other = static_cast<uint32_t>(rng.below(shape.replicas));
+      const bool is_open = run.run->committed_step() < run.run->granted_step();
+      if (!run.stopped && !run.too_late && !run.lost.contains(other) && run.lose(other) && is_open)
+        left_out.insert(other);
+    }
+    run.play();
+    if (HasFailure()) return;
+    if (run.too_late) {
+      ++late;
+      continue;
+    }
+    ++ended;
+    ASSERT_TRUE(run.stopped.has_value());
+    if (run.run->committed_step() == shape.begun_after) continue;
+    ASSERT_FALSE(run.snapshots.empty());
+    const WholeSnapshot& last = run.snapshots.back();
+    EXPECT_EQ(last.snapshot.step, run.run->committed_step());
+    if (run.snapshots.size() == snapshots) {  // it was whole before, with what the lost one had
+      EXPECT_TRUE(left_out.empty() && last.snapshot.local->inherited.is_whole());
+      continue;
+    }
+    expect_point(run, last.snapshot, left_out);
+    if (HasFailure()) return;
+  }
+  std::printf("%d ended, %d could not, %d too late\n", ended, refused, late);
+  EXPECT_GT(ended, 100);
+}
+
+TEST(LocalLeaveOut, NothingCountsBeforeEveryStageHasAnswered) {
+  LocalRun run({.replicas = 3, .every = 2, .steps = 30, .replicas_max = 8});
+  run.hear(run.run->start(run.now));
+  run.report(0, 1);
+  run.report(1, 1);
+  ASSERT_TRUE(run.lose(2));
+  run.report(0, 2);
+  EXPECT_EQ(run.run->committed_step(), 1u) << "the lost one is not waited for";
+  run.report(1, 2);
+  EXPECT_EQ(run.run->committed_step(), 1u) << "nobody has said yet that it was left out";
+  const auto answer = [&](uint32_t seat, bool too_late = false) {
+    return run.say(seat, proto::ReplicasLeftOut{1, 1, 2, sequence_of(run), too_late}).has_value();
+  };
+  EXPECT_TRUE(answer(0));
+  EXPECT_FALSE(answer(0)) << "twice";
+  EXPECT_FALSE(answer(2)) << "it was lost";
+  EXPECT_EQ(run.run->committed_step(), 1u);
+  EXPECT_TRUE(answer(1));
+  EXPECT_EQ(run.run->committed_step(), 2u);
+}
+
+TEST(LocalLeaveOut, ARunGoesBackWhereSomebodyHadWhatTheLostOneSent) {
+  LocalRun run({.replicas = 3, .every = 2, .steps = 30, .replicas_max = 8});
+  run.hear(run.run->start(run.now));
+  ASSERT_TRUE(run.lose(1));
+  ASSERT_TRUE(run.say(0, proto::ReplicasLeftOut{1, 1, 2, sequence_of(run), true}).has_value());
+  EXPECT_EQ(run.too_late, 0u);
+}
+
+TEST(LocalLeaveOut, ARunWhoseCopiesAreWholeGoesBackToThem) {
+  LocalRun run({.replicas = 3, .every = 2, .steps = 30});
+  run.hear(run.run->start(run.now));
+  EXPECT_FALSE(run.run->leave_out(run.now, 1).has_value()) << "it comes to the same bits then";
+}
+
+TEST(LocalLeaveOut, TheLastOneIsNotLeftOut) {
+  LocalRun run({.replicas = 2, .every = 2, .steps = 30, .replicas_max = 8});
+  run.hear(run.run->start(run.now));
+  ASSERT_TRUE(run.lose(0));
+  EXPECT_FALSE(run.run->leave_out(run.now, 1).has_value());
+  EXPECT_FALSE(run.run->leave_out(run.now, 0).has_value()) << "it is lost already";
+  EXPECT_FALSE(run.run->leave_out(run.now, 7).has_value());
+}
+
+TEST(LocalLeaveOut, NobodyTakesMeansForThoseItDoesNotReach) {
+  LocalRun run({.replicas = 3, .every = 2, .steps = 30, .replicas_max = 8});
+  for (PlannedStage& stage : run.plan->stages) {
+    auto assignment = std::make_shared<proto::AssignStage>(*stage.assignment);
+    // The first and the last reach each other by the second alone, which takes the means.
+    if (assignment->seat.replica != 1)
+      std::erase_if(assignment->links, [](const proto::LinkRoute& link) { return link.seat.replica != 1; });
+    stage.assignment = assignment;
+  }
+  run.hear(run.run->start(run.now));
+  EXPECT_FALSE(run.run->leave_out(run.now, 1).has_value());
+  EXPECT_TRUE(run.run->leave_out(run.now, 0).has_value()) << "it took none";
+}
+
+// It begins where the one before it did not agree, and its first steps are those of the lost one.
+TEST(LocalLeaveOut, IsTheSameAfterABrokerWasRestarted) {
+  LocalRun run({.replicas = 3, .every = 3, .steps = 40, .replicas_max = 8});
+  run.hear(run.run->start(run.now));
+  for (int i = 0; i < 5; ++i) run.turn();
+  ASSERT_TRUE(run.lose(1));
+  LocalRun again({.replicas = 3, .every = 3, .steps = 40, .replicas_max = 8});
+  again.run->resume(run.script);
+  EXPECT_TRUE(again.run->absence().has(1));
+  again.seats = run.seats;
+  again.script = run.script;
+  again.lost = run.lost;
+  for (uint32_t seat = 0; seat < 3; ++seat) {
+    if (seat == 1) continue;
+    auto effects = again.run->on_resumed(again.now, seat, again.seats[seat].last_sequence());
+    ASSERT_TRUE(effects.has_value()) << effects.error().message;
+    again.hear(std::move(*effects));
+    for (const proto::Message& message : again.seats[seat].said())
+      ASSERT_TRUE(again.say(seat, message).has_value());
+  }
+  again.play();
+  ASSERT_TRUE(again.stopped.has_value());
+  expect_point(again, again.snapshots.back().snapshot, {1});
+}
+
+}  // namespace
+}  // namespace weft::broker::local

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# A replica that is lost in the middle of a round costs what it made of that, and nobody else anything: the others end the
+# round without it, and its steps are made again by those who go on. Twice. The record says it, and `weft local --replay` makes the same bytes.
+source "$(dirname "$0")/cluster.sh"
+if is_sanitized; then echo "skipped: what is left of a round is too short there" >&2; exit 77; fi
+cluster_begin
+text=$work/corpus.txt
+made_text 100000 >"$text"
+job=examples/gpt/job.yaml
+every=60
+sets=(--set "data.train.path=$text" --set batch_size=4 --set microbatch_size=2 --set checkpoint=null --set evaluate_every=0
+      --set steps=2400 --set 'replicas={min: 2, max: 3}' --set placement.stages=1
+      --set "sync={every: $every, codec: \"topk:0.05:int8\"}")
+
+start_broker --lease 3s
+for peer in a b c d e f; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
+submit_job "$job" "${sets[@]}" --set "output=$work/out.onnx"
+# In the middle of a round: each has made about half of its steps.
+begun=0
+for loss in 1 2; do
+  wait_for_step $((begun + 3 * every + 3 * every / 2))
+  lose_peer "$(one_of $(active_peers))"
+  wait_for_event 'the others end their round without replica'
+  [[ $LINE == *"; $every steps are done again, and no other's"* ]] || fail "of one replica $every steps are done again: $LINE"
+  wait_for_event 'without those that were lost, after step'
+  [[ $LINE =~ going\ on\ from\ the\ [a-z]+\ of\ step\ ([0-9]+) ]] || fail "it does not say where it goes on: $LINE"
+  [ "${BASH_REMATCH[1]}" = $((begun + 3 * every + 2 * every)) ] || fail "a round of two replicas did not count: $LINE"
+  begun=${BASH_REMATCH[1]}
+  wait_for_recovery
+done
+finish_job
+steps=$(sed -n 's/^{"steps_before":[0-9]*,"steps":\[\([0-9,]*\)\].*/\1/p' "$work/out.rounds.jsonl" | tr ',' '\n' |
+  awk '{ sum += $1 } END { print sum }')
+[ "$steps" = 2400 ] || fail "the record has $steps steps of 2400"
+[ "$(grep -c '"left_out":' "$work/out.rounds.jsonl")" = 2 ] || fail "the record does not say twice who was left out"
+grep -q '"taken":' "$work/out.rounds.jsonl" || fail "the record does not say whose samples were taken"
+cp "$work/out.rounds.jsonl" "$work/record.jsonl"
+"$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --set "output=$work/local.onnx" >"$work/local.log"
+same_file "3 replicas, of which two were lost in the middle of a round" "$work/local.onnx" "$work/out.onnx"
+echo "leave_out: the same"
