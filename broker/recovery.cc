@@ -133,6 +133,7 @@ void Recovery::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto
     return phases_.end(job, JobState::Failed, "no peer that is free can do it: " + what);
   if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
     peer.draining = peer.device_lost = true;
+    if (leave_out(job, peer, what)) return;
     return recover(job, what, /*counts=*/false);
   }
   const bool lacks_tensors =
@@ -162,7 +163,7 @@ void Recovery::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto
     const PeerId& other = job.crew()->plan->stages[*at].peer;
     if (availability_.can_do_without(job, other)) job.losses.excluded.insert(other);
   }
-  recover(job, what);
+  if (failed.unreachable || !leave_out(job, peer, what)) recover(job, what);
 }
 
 // The broker's own disk, or memory, has not what it was given.
@@ -183,10 +184,34 @@ void Recovery::on_blobs_verified(const BlobsVerified& event) {
   if (job->running() == nullptr) job->step = job->points.steps_made();
 }
 
+// Where one replica owes all that the run waits for, and no other has a part in that, the others go on
+// without it. Whoever it was comes back when those that failed a job are forgiven.
+bool Recovery::leave_out_silent(Job& job, const std::string& what) {
+  phase::Running& at = *job.running();
+  const PlannedRun& plan = *at.crew.plan;
+  const MissingReports missing = at.run->missing_reports();
+  if (missing.is_mutual || missing.stages.empty()) return false;
+  const auto replica_of = [&](uint32_t stage) { return plan.stages[stage].assignment->seat.replica; };
+  for (const uint32_t stage : missing.stages)
+    if (replica_of(stage) != replica_of(missing.stages.front())) return false;
+  at.over = false;  // it goes on
+  const uint32_t first = missing.stages.front();
+  if (!leave_out(job, pool_.at(plan.stages[first].peer), what + "; waited for " + plan.name_of(first))) {
+    at.over = true;
+    return false;
+  }
+  for (const uint32_t stage : missing.stages) {
+    job.losses.excluded.insert(plan.stages[stage].peer);
+    job.losses.blamed.insert(plan.stages[stage].peer);
+  }
+  return true;
+}
+
 // Whoever may have held the run up makes room for somebody else. Where it was not certain who did, the next
 // deadline is longer, for the plan may have taken links for far faster than they are; less so where nothing
 // was computed all the while.
 void Recovery::on_stalled(Job& job, const std::string& what) {
+  if (leave_out_silent(job, what)) return;
   const phase::Running& at = *job.running();
   std::vector<StalledStage> stages;
   stages.reserve(at.crew.stages.size());
@@ -226,6 +251,7 @@ void Recovery::on_slow(const SlowStage& slow, Peer& peer) {
   if (availability_.can_do_without(job, peer.id)) {
     job.losses.judged_alone = job.losses.judged_alone || slow.alone;
     job.losses.excluded.insert(peer.id);
+    if (leave_out(job, peer, slow.what)) return;
     return recover(job, slow.what);
   }
   if (!std::exchange(job.running()->crew.stages[slow.stage].slowness_said, true))

@@ -36,6 +36,7 @@ class Recovery {
 
  private:
   void on_stalled(Job& job, const std::string& what);
+  bool leave_out_silent(Job& job, const std::string& what);
   bool is_refused_by_all(Job& job, const Peer& peer);
   bool is_hopeless(Job& job, const PeerId& peer);
 

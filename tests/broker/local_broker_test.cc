@@ -71,6 +71,7 @@ class LocalWorld {
     while (deliver()) {
     }
     for (auto& [peer, seat] : seats) {
+      if (peer == silent) continue;
       uint64_t computed = ~uint64_t{0};
       for (const auto& [other, at] : seats) computed = std::min(computed, at.computed());
       auto message = seat.work(computed);
@@ -114,8 +115,9 @@ class LocalWorld {
   LocalShape shape;
   std::map<ConnectionId, LocalSeat> seats;
   std::map<ConnectionId, size_t> read;
-  StepList begun_at;        // each plan, in steps of the run
-  bool are_others = false;  // replicas have tensors of others, or of other numbers
+  StepList begun_at;                     // each plan, in steps of the run
+  bool are_others = false;               // replicas have tensors of others, or of other numbers
+  std::optional<ConnectionId> silent{};  // computes nothing any more
   std::function<void(ConnectionId, proto::Message&)> change{};
 };
 
@@ -434,6 +436,34 @@ TEST(LocalBroker, WhatALostReplicaAloneHadIsMadeOfAnother) {
   EXPECT_EQ(rounds.back().steps_after(), 300u);
   EXPECT_TRUE(given_again_after(rounds).empty()) << "every step was made";
   EXPECT_EQ(local.steps_of(JobEventKind::Step).back(), 300u);
+}
+
+// It is there, and says no more: the others do not go back for it, and it gets no part in what comes next.
+TEST(LocalBroker, AReplicaThatSaysNothingAnyMoreIsLeftOut) {
+  LocalWorld local({.replicas = 3, .every = 12, .steps = 300, .replicas_max = 3});
+  local.are_others = true;
+  World& world = local.world;
+  local.begin(3);
+  world.join(4, 4);
+  local.play([&] { return world.broker.status(1)->step >= 50; });
+  local.silent = 3;
+  local.play([] { return false; });
+  EXPECT_LT(world.broker.status(1)->step, 72u);
+  for (int i = 0; i < 400 && world.plannings.empty() && !HasFailure(); ++i) {
+    for (uint8_t peer = 1; peer <= 4; ++peer) world.receive(peer, proto::Heartbeat{});
+    world.wait(std::chrono::milliseconds(500));
+    local.play([&] { return !world.plannings.empty(); });
+  }
+  EXPECT_NE(
+      local.notices().find("waited for stage 1, replica 3: the others end their round without replica 3"),
+      std::string::npos)
+      << local.notices();
+  ASSERT_FALSE(world.plannings.empty());
+  const StartPlanning& request = world.plannings.back();
+  EXPECT_EQ(request.checkpoint->made(), 36u + 24u);
+  EXPECT_EQ(request.checkpoint->local->inherited.left_out, std::vector<uint32_t>{2});
+  ASSERT_EQ(request.candidates.size(), 3u);
+  for (const Candidate& candidate : request.candidates) EXPECT_FALSE(candidate.peer == key(3));
 }
 
 // Another one goes while the run is planned anew: what is left of it is with the third alone.
