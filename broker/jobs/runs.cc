@@ -91,7 +91,11 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
                                  options_.run);
   at.run->resume(stored.script);
   at.moving = !at.run->absence().empty();
-  for (uint32_t s = 0; s < at.crew.stages.size(); ++s) at.crew.stages[s].left_out = at.run->absence().has(s);
+  for (uint32_t s = 0; s < at.crew.stages.size(); ++s) {
+    if (!at.run->absence().has(s)) continue;
+    at.crew.stages[s].left_out = true;
+    pool_.at(plan.stages[s].peer).stages.erase(job.number());
+  }
   job.phase = std::move(at);
 }
 

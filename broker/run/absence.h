@@ -42,8 +42,9 @@ class Absence {
   // Somebody has not answered: what is agreed after that step is not certain.
   bool is_open() const;
   bool holds(uint64_t step) const { return is_told() && step >= step_ && is_open(); }
-  bool is_settled(uint64_t sequence) const { return sequence != sequence_ || !is_open(); }
-  // A stage that came back may not know that it answered.
+  // To the run's end, so that a broker that is restarted knows of it.
+  bool is_settled(uint64_t sequence) const { return sequence < sequence_; }
+  // A stage that came back says again what it answered.
   void on_resumed(uint32_t stage);
 
   // What a snapshot after that step is, of those that are there.

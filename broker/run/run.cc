@@ -137,6 +137,7 @@ void Run::complete_rounds(Instant now, RunEffects& out) {
 RunEffects Run::request_stop(Instant now, bool to_go_on) {
   RunEffects out;
   if (ended_ || (commands_.are_stopped() && (to_go_on || !moving_))) return out;
+  if (!absence_.empty()) return out;  // it stops where the others agree
   moving_ = to_go_on;
   commands_.stop();
   if (training()) commands_.write_last_snapshot(now, moving_, out);
@@ -163,7 +164,7 @@ void Run::end_if_done(RunEffects& out) {
              (!training() || (rounds_.has_last(granted_step(), moving_) &&
                               committed_step() == granted_step() && !comparison_.is_under_way()))) {
     ended_ = true;
-    out.push_back(Stopped{inner_.made(committed_step())});
+    out.push_back(Stopped{inner_.made(committed_step()) - absence_.steps_lost()});
   }
 }
 

@@ -243,7 +243,7 @@ PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const plan::Se
                                 const Error& error) {
   return handle(*state_, now, [&] {
     HeldStage* stage = state_->find_at_work(generation);
-    if (stage == nullptr) return;
+    if (stage == nullptr || stage->machine.is_left_out(from)) return;
     state_->fail_stage(*stage, error,
                        {.unreachable = from, .permanent = true, .diverged = true, .step = step});
   });

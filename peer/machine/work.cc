@@ -39,7 +39,7 @@ void Peer::State::on_norm(const proto::GradientNorm& norm) {
 }
 
 bool Peer::State::on_tensor(HeldStage& stage, const plan::Seat& from, const proto::TensorHeader& header) {
-  if (!stage.is_of(header)) return false;
+  if (!stage.is_of(header) || stage.machine.is_left_out(from)) return false;
   const Status status = stage.machine.on_tensor(from, header);
   if (!status) {
     fail_stage(stage, status.error().within(plan::to_string(from) + " breaks the protocol"),

@@ -153,6 +153,17 @@ TEST(LocalLeaveOut, ARunWhoseCopiesAreWholeGoesBackToThem) {
   EXPECT_FALSE(run.run->leave_out(run.now, 1).has_value()) << "it comes to the same bits then";
 }
 
+TEST(LocalLeaveOut, WhoeverStopsTheRunMeanwhileHasWhatTheOthersAgreeOn) {
+  LocalRun run({.replicas = 3, .every = 3, .steps = 40, .replicas_max = 8});
+  run.hear(run.run->start(run.now));
+  for (int i = 0; i < 5; ++i) run.turn();
+  ASSERT_TRUE(run.lose(1));
+  run.hear(run.run->request_stop(run.now, /*to_go_on=*/false));
+  run.play();
+  EXPECT_EQ(run.stopped, 6u) << "steps of the run";
+  expect_point(run, run.snapshots.back().snapshot, {1});
+}
+
 TEST(LocalLeaveOut, TheLastOneIsNotLeftOut) {
   LocalRun run({.replicas = 2, .every = 2, .steps = 30, .replicas_max = 8});
   run.hear(run.run->start(run.now));

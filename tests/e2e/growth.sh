@@ -32,6 +32,6 @@ steps=$(sed -n 's/^{"steps_before":[0-9]*,"steps":\[\([0-9,]*\)\].*/\1/p' "$work
 [ "$steps" = 2000 ] || fail "the record has $steps steps of 2000"
 grep -q '"steps":\[[0-9]*,[0-9]*\]' "$work/out.rounds.jsonl" || fail "no round of two replicas is in the record"
 cp "$work/out.rounds.jsonl" "$work/record.jsonl"
-"$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --set "output=$work/local.onnx" >"$work/local.log"
+"$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --threads 1 --set "output=$work/local.onnx" >"$work/local.log"
 same_file "a run of one, two and one replicas, made again by its record" "$work/local.onnx" "$work/out.onnx"
 echo "growth: the same"

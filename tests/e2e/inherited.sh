@@ -25,6 +25,6 @@ finish_job
 again=$(grep -o '[0-9]* committed steps* \(is\|are\) done again' "$work/events" | awk '$1 > most { most = $1 } END { print most + 0 }')
 [ "$again" -le 120 ] || fail "$again steps were done again after a loss"
 cp "$work/out.rounds.jsonl" "$work/record.jsonl"
-"$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --set "output=$work/local.onnx" >"$work/local.log"
+"$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --threads 1 --set "output=$work/local.onnx" >"$work/local.log"
 same_file "2 replicas of 2 stages, of which two were lost with what they alone had" "$work/local.onnx" "$work/out.onnx"
 echo "inherited: the same"
