@@ -16,6 +16,9 @@ struct LeftOut {
   uint32_t owner = 0;                // who takes the means in their place: none of them
 
   bool has(uint32_t replica) const { return std::binary_search(replicas.begin(), replicas.end(), replica); }
+  bool includes(const LeftOut& other) const {
+    return std::includes(replicas.begin(), replicas.end(), other.replicas.begin(), other.replicas.end());
+  }
   // Of a tensor whose mean that replica was to take.
   uint32_t owner_of(uint32_t planned) const { return has(planned) ? owner : planned; }
   bool operator==(const LeftOut&) const = default;

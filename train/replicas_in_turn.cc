@@ -172,7 +172,7 @@ Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
   is_under_way_ = true;
   const replicas::LocalStep place = replicas::locate(under_way_.round, step);
   if (place.index == 0) WEFT_TRY_STATUS(load(own_[place.replica]));
-  return StepPlace{.step = samples_of(under_way_.round, step),
+  return StepPlace{.step = replicas::samples_of(under_way_.round, step),
                    .scheduled = place.scheduled,
                    .update = updates_[place.replica] + 1};
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,8 +45,10 @@ class ReplicasInTurn {
                                                         const std::vector<dag::StateKey>& trained_state,
                                                         std::shared_ptr<peer::State> state, Options options);
 
-  // Whose samples the run's steps take, each of them of one.
-  const replicas::TakenSamples& taken() const { return taken_; }
+  // Of a step of the run whose samples it takes; for any thread, also when this is no more.
+  std::function<uint64_t(uint64_t step)> samples_of() const {
+    return [taken = taken_](uint64_t step) { return taken.of(step); };
+  }
   // Goes on from a checkpoint. Replicas that are not in it have the optimizer's slots of its first one, and
   // owe nothing; what is said where it has others than the job, empty: nothing. InvalidArgument: a
   // tensor is not there, or of another shape.

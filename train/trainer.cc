@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "dag/finite.h"
 #include "dag/loss.h"
@@ -279,12 +280,11 @@ class Run {
   }
 
   Result<ResultEvent> loop() {
-    std::function<uint64_t(uint64_t)> samples_of;
-    if (replicas_) samples_of = [taken = replicas_->taken()](uint64_t step) { return taken.of(step); };
+    data::SampleSequence sequence(dataset_->sample_count(), job_.shuffle, job_.seed);
     data::Loader loader(
         dataset_, session_->feeds(),
-        data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed),
-                                first_step_, total_steps_, job_.batch_size, job_.microbatch_size, samples_of),
+        data::training_requests(std::move(sequence), first_step_, total_steps_, job_.batch_size,
+                                job_.microbatch_size, replicas_ ? replicas_->samples_of() : nullptr),
         {.divisors = session_->divisors(), .loss_terms = job_.losses.size(), .on_start = [this] {
            backend_.release_calling_thread();
          }});
@@ -302,8 +302,7 @@ class Run {
         return diverged(step, result.not_finite + ", and it is the " + std::to_string(skipped_in_a_row_) +
                                   "th in a row that is skipped");
       const Clock::time_point now = Clock::now();
-      const double seconds = seconds_between(last, now);
-      last = now;
+      const double seconds = seconds_between(std::exchange(last, now), now);
       sink_(StepEvent{step, result.skipped ? std::numeric_limits<double>::quiet_NaN() : result.loss,
                       result.learning_rate, seconds, job_.batch_size / seconds, result.gradient_norm,
                       result.skipped});

@@ -91,11 +91,7 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
                                  options_.run);
   at.run->resume(stored.script);
   at.moving = !at.run->absence().empty();
-  for (uint32_t s = 0; s < at.crew.stages.size(); ++s) {
-    if (!at.run->absence().has(s)) continue;
-    at.crew.stages[s].left_out = true;
-    pool_.at(plan.stages[s].peer).stages.erase(job.number());
-  }
+  forget_left_out(job.number(), at, pool_);
   job.phase = std::move(at);
 }
 
@@ -112,33 +108,16 @@ bool Runs::leave_out(Job& job, const Peer& peer) {
   if (!stage || at->away_since) return false;
   const PlannedRun& plan = *at->crew.plan;
   const uint32_t replica = at->run->inner().replica_of(plan.stages[*stage].assignment->seat);
-  for (const PlannedStage& other : plan.stages)
-    if (const Peer* there = pool_.find(other.peer);
-        there == nullptr || there->minor < proto::kProtocolMinorOfLeavingOut)
-      return false;
+  if (!can_leave_out(plan, pool_)) return false;
   bool is_left_out = false;
   (void)tell(job, [&](Run& run, Instant now) -> Result<RunEffects> {
     auto effects = run.leave_out(now, replica);
     is_left_out = effects.has_value();
-    if (is_left_out) let_go_left_out(job);
+    if (is_left_out) let_go_left_out(job, pool_);
     return is_left_out ? std::move(*effects) : RunEffects{};
   });
-  if (is_left_out) at->moving = true;
+  if (is_left_out) at->moving = step_.peers = step_.stand_bys = true;
   return is_left_out;
-}
-
-// They may take another part in what comes next.
-void Runs::let_go_left_out(Job& job) {
-  phase::Running& at = *job.running();
-  for (uint32_t s = 0; s < at.crew.stages.size(); ++s) {
-    if (!at.run->absence().has(s) || std::exchange(at.crew.stages[s].left_out, true)) continue;
-    Peer& peer = pool_.at(at.crew.plan->stages[s].peer);
-    pool_.send(peer.id,
-               proto::ReleaseStage{job.number(), job.plan_version, "its replica lost another stage"});
-    peer.stages.erase(job.number());
-  }
-  step_.peers = step_.stand_bys = true;
-  pool_.changed();
 }
 
 // ---- what stages say

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "broker/jobs/job_book.h"
+#include "broker/jobs/left_out.h"
 #include "broker/jobs/run_deadlines.h"
 #include "broker/jobs/run_records.h"
 #include "broker/jobs/slow_stages.h"
@@ -107,7 +108,6 @@ class Runs {
   void issue(Job& job, const proto::Command& command);
   void send_to_stage(Job& job, uint32_t stage, proto::Message message);
   void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
-  void let_go_left_out(Job& job);
   void give_verdict(Job& job, Verdict verdict);
   void note_service(Job& job);
 

@@ -142,4 +142,9 @@ proto::AssignStage Absence::taking_over(const proto::AssignStage& assignment) co
   return taken;
 }
 
+void Absence::take_over(std::vector<StageClaims>& claims) const {
+  for (uint32_t s = 0; s < claims.size(); ++s)
+    claims[s] = StageClaims(taking_over(*plan_->stages[s].assignment));
+}
+
 }  // namespace weft::broker

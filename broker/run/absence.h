@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "broker/records.h"
+#include "broker/run/claims.h"
 #include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "proto/messages.h"
@@ -20,6 +21,7 @@ class Absence {
   explicit Absence(std::shared_ptr<const PlannedRun> plan);
 
   bool empty() const { return lost_.empty(); }
+  const std::vector<uint32_t>& replicas() const { return lost_; }  // ascending
   bool has_replica(uint32_t replica) const;
   bool has(uint32_t stage) const { return has_replica(replica_of(stage)); }
 
@@ -49,8 +51,10 @@ class Absence {
 
   // What a snapshot after that step is, of those that are there.
   void complete(CheckpointCommitted& snapshot) const;
-  // As the stage is told that others' means are its own.
+  // The stage as whoever takes the lost ones' means, and keeps what is owed of them; and what the stages of
+  // the run then may claim.
   proto::AssignStage taking_over(const proto::AssignStage& assignment) const;
+  void take_over(std::vector<StageClaims>& claims) const;
   // Steps of the run that are given again.
   uint64_t steps_lost() const;
   uint64_t step() const { return step_; }

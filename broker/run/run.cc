@@ -14,6 +14,31 @@ std::vector<StageClaims> claims_of(const PlannedRun& plan) {
   for (const PlannedStage& stage : plan.stages) claims.emplace_back(*stage.assignment);
   return claims;
 }
+
+void append(RunEffects& out, RunEffects effects) {
+  for (RunEffect& effect : effects) out.push_back(std::move(effect));
+}
+
+void add_completed(Rounds::Completed completed, RunEffects& out) {
+  for (size_t i = 0; i < completed.dropped; ++i) out.push_back(DirectCopyChanged{});
+  for (WholeSnapshot& whole : completed.whole) {
+    proto::JobEvent event;
+    event.kind = JobEventKind::Checkpoint;
+    event.step = whole.snapshot.made();
+    const bool is_said = whole.is_durable;
+    out.push_back(std::move(whole));
+    if (is_said) out.push_back(SayEvent{std::move(event)});
+  }
+}
+
+proto::JobEvent result_of(uint64_t step, std::map<std::string, double> metrics, uint64_t samples) {
+  proto::JobEvent event;
+  event.kind = JobEventKind::Result;
+  event.step = step;
+  event.metrics = std::move(metrics);
+  event.samples = samples;
+  return event;
+}
 }  // namespace
 
 Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
@@ -58,11 +83,8 @@ RunEffects Run::start(Instant now) {
 void Run::resume(const std::vector<Command>& script) {
   commands_.resume(script);
   if (absence_.empty()) return;
-  for (uint32_t replica = 0; replica < inner_.replicas(); ++replica)
-    if (absence_.has_replica(replica)) steps_.leave_out(replica);
-  take_over();
+  absence_.take_over(claims_);
   moving_ = true;
-  commands_.stop();
 }
 
 Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence) {
@@ -96,7 +118,7 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
 void Run::continue_run(Instant now, RunEffects& out) {
   commit_steps(now, out);
   if (auto evaluation = forward_.finish(committed_step())) out.push_back(SayEvent{std::move(*evaluation)});
-  complete_rounds(now, out);
+  add_completed(rounds_.complete(now, committed_step(), moving_), out);
   if (training() && !ended_) commands_.advance(now, out);
   end_if_done(out);
 }
@@ -121,19 +143,6 @@ void Run::commit_steps(Instant now, RunEffects& out) {
   }
 }
 
-void Run::complete_rounds(Instant now, RunEffects& out) {
-  Rounds::Completed completed = rounds_.complete(now, committed_step(), moving_);
-  for (size_t i = 0; i < completed.dropped; ++i) out.push_back(DirectCopyChanged{});
-  for (WholeSnapshot& whole : completed.whole) {
-    proto::JobEvent event;
-    event.kind = JobEventKind::Checkpoint;
-    event.step = whole.snapshot.made();
-    const bool is_said = whole.is_durable;
-    out.push_back(std::move(whole));
-    if (is_said) out.push_back(SayEvent{std::move(event)});
-  }
-}
-
 RunEffects Run::request_stop(Instant now, bool to_go_on) {
   RunEffects out;
   if (ended_ || (commands_.are_stopped() && (to_go_on || !moving_))) return out;
@@ -147,22 +156,13 @@ RunEffects Run::request_stop(Instant now, bool to_go_on) {
 
 void Run::end_if_done(RunEffects& out) {
   if (ended_ || !rounds_.is_idle()) return;
-  const bool is_complete = training() ? absence_.steps_lost() == 0 && !comparison_.is_under_way() &&
-                                            committed_step() == steps() &&
-                                            rounds_.checkpointed() == steps() && !forward_.is_active()
-                                      : !serves() && forward_.is_complete();
+  const bool is_complete = training() ? commands_.are_complete() : !serves() && forward_.is_complete();
   if (is_complete) {
     ended_ = true;
-    proto::JobEvent event;
-    event.kind = JobEventKind::Result;
-    event.step = inner_.made(committed_step());
-    event.metrics = metrics();
-    event.samples = training() ? 0 : plan_->forward_samples;
-    out.push_back(SayEvent{std::move(event)});
+    out.push_back(SayEvent{
+        result_of(inner_.made(committed_step()), metrics(), training() ? 0 : plan_->forward_samples)});
     out.push_back(Finished{inner_.made(committed_step())});
-  } else if (commands_.are_stopped() &&
-             (!training() || (rounds_.has_last(granted_step(), moving_) &&
-                              committed_step() == granted_step() && !comparison_.is_under_way()))) {
+  } else if (training() ? commands_.have_ended(moving_) : commands_.are_stopped()) {
     ended_ = true;
     out.push_back(Stopped{inner_.made(committed_step()) - absence_.steps_lost()});
   }
@@ -171,42 +171,18 @@ void Run::end_if_done(RunEffects& out) {
 // ---- replicas that are lost
 
 std::optional<RunEffects> Run::leave_out(Instant now, uint32_t replica) {
-  // Elsewhere a run whose copies are whole comes to the same bits whoever is lost.
-  const bool may_differ = plan_->replicas_max > 0 || rounds_.do_stay();
-  const bool is_stopping = commands_.are_stopped() && !moving_;
-  if (!may_differ || ended_ || !training() || is_stopping || replica >= inner_.replicas() ||
-      absence_.has_replica(replica) || comparison_.is_under_way())
-    return std::nullopt;
-  const bool have_agreed = inner_.is_whole(granted_step()) && committed_step() == granted_step();
-  const uint64_t step = have_agreed ? granted_step() : commands_.next_agreement();
-  const auto left_out = absence_.without(replica, step);
-  if (granted_step() > step || !rounds_.can_leave_out(step) || (!have_agreed && !left_out))
-    return std::nullopt;
-  if (have_agreed && (!absence_.can_be_without(replica) || step == steps())) return std::nullopt;
   RunEffects out;
+  const bool is_stopping = commands_.are_stopped() && !moving_;
+  if (ended_ || !training() || is_stopping || !commands_.leave_out(now, replica, out)) return std::nullopt;
   moving_ = true;
-  commands_.stop();
-  if (have_agreed)
-    absence_.begin(replica, step);
-  else
-    commands_.leave_out(now, *left_out, out);
-  steps_.leave_out(replica);
-  rounds_.leave_out();
-  take_over();
-  commands_.write_last_snapshot(now, moving_, out);
   last_progress_ = now;
+  absence_.take_over(claims_);
   continue_run(now, out);
   return out;
 }
 
-// Whoever takes the means of a lost one keeps what is owed of them.
-void Run::take_over() {
-  for (uint32_t s = 0; s < claims_.size(); ++s)
-    claims_[s] = StageClaims(absence_.taking_over(*plan_->stages[s].assignment));
-}
-
 // Snapshots, or stages that have yet to say whether they left others out.
-bool Run::is_gated(uint64_t step) const { return rounds_.is_gated(step) || absence_.holds(step); }
+bool Run::is_gated(uint64_t step) const { return rounds_.under_way().is_gated(step) || absence_.holds(step); }
 
 RunEffects Run::on_tick(Instant now) {
   RunEffects out;
@@ -214,9 +190,8 @@ RunEffects Run::on_tick(Instant now) {
   if (rounds_.take_retry(now) && (commands_.are_stopped() || steps_.all_granted()))
     commands_.write_last_snapshot(now, moving_, out);
   if (const auto step = rounds_.unfetched(now))
-    give_up_direct(
-        now, {ErrorCode::Timeout, "nobody has fetched that of step " + std::to_string(inner_.made(*step))},
-        out);
+    append(out, give_up_direct(now, {ErrorCode::Timeout, "nobody has fetched that of step " +
+                                                             std::to_string(inner_.made(*step))}));
   if (ended_ || commands_.are_stopped() || !rounds_.ask_for_checkpoint(now, granted_step())) return out;
   // An evaluation goes first: one may always be ahead.
   if (!forward_.is_active()) commands_.write_snapshot_if_due(now, out);
@@ -236,25 +211,19 @@ RunEffects Run::on_fetched(Instant now, uint32_t stage, uint64_t step) {
 
 RunEffects Run::drop_direct(Instant now) {
   RunEffects out;
-  drop_direct(now, out);
-  return out;
-}
-void Run::drop_direct(Instant now, RunEffects& out) {
   if (!ended_ && rounds_.drop_direct()) continue_run(now, out);
+  return out;
 }
 
 RunEffects Run::give_up_direct(Instant now, const Error& why) {
   RunEffects out;
-  give_up_direct(now, why, out);
-  return out;
-}
-void Run::give_up_direct(Instant now, const Error& why, RunEffects& out) {
-  if (ended_ || rounds_.has_given_up_direct()) return;
+  if (ended_ || rounds_.has_given_up_direct()) return out;
   if (rounds_.give_up_direct(why)) {
     commands_.let_copies_go_direct(false);
     out.push_back(DirectCopiesFailed{why.message});
   }
-  drop_direct(now, out);
+  append(out, drop_direct(now));
+  return out;
 }
 
 // ---- what is known
@@ -271,21 +240,17 @@ bool Run::waits_for_agreement() const {
 
 MissingReports Run::missing_reports() const {
   MissingReports missing = steps_.missing_reports();
-  return missing.stages.empty() ? rounds_.missing_reports() : missing;
+  return missing.stages.empty() ? rounds_.under_way().missing_reports() : missing;
 }
 
 Status Run::check() const {
   WEFT_TRY_STATUS(commands_.check());
-  WEFT_TRY_STATUS(steps_.check());
-  WEFT_TRY_STATUS(rounds_.check(committed_step(), granted_step()));
-  WEFT_TRY_STATUS(forward_.check());
-  WEFT_TRY_STATUS(comparison_.check(granted_step()));
   const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "run: " + what); };
   if (moving_ && !commands_.are_stopped()) return broken("it moves and does not stop");
   if (ended_) return {};
   if (const auto step = steps_.next_done(); step && !is_gated(*step))
     return broken("step " + std::to_string(*step) + " is done and not committed");
-  if (rounds_.has_whole(committed_step())) return broken("a snapshot is whole and not taken");
+  if (rounds_.under_way().has_whole(committed_step())) return broken("a snapshot is whole and not taken");
   return {};
 }
 

@@ -67,9 +67,8 @@ class Run {
   // After Compared.
   RunEffects go_on(Instant now);
 
-  // Somebody of that replica was lost. Where the others can agree without it, the run does, and then stops
-  // with a snapshot to go on with other peers: nothing but the replica's own part of the round is done again.
-  // Of its stages nothing may be told any more. Nothing: it cannot.
+  // That replica was lost. The others agree without it, and the run stops with a snapshot, to go on with
+  // other peers. Of its stages nothing may be told any more. Nothing: it cannot be.
   std::optional<RunEffects> leave_out(Instant now, uint32_t replica);
   const Absence& absence() const { return absence_; }
 
@@ -123,13 +122,13 @@ class Run {
   // What it waits for next is that replicas agree, for which they exchange all of their weights.
   bool waits_for_agreement() const;
   // A snapshot is under way without which the run does not go on.
-  bool waits_for_snapshot() const { return rounds_.holds_the_run_up(); }
+  bool waits_for_snapshot() const { return rounds_.under_way().hold_the_run_up(); }
   // A microbatch of all stages over dense links is under way, which takes about so long.
   std::optional<Duration> comparing() const;
   const proto::LinkComparison& compared() const { return comparison_.last(); }
   uint64_t repeats_dropped() const { return repeats_.dropped(); }  // reports of stages that had come back
   // Blobs of snapshots under way, which are not durable.
-  void add_reported(std::vector<Digest>& blobs) const { rounds_.add_reported(blobs); }
+  void add_reported(std::vector<Digest>& blobs) const { rounds_.under_way().add_reported(blobs); }
 
   // Its invariants, which hold between any two calls. Internal: which one does not.
   Status check() const;
@@ -138,12 +137,8 @@ class Run {
   // Each adds what is to go out to `out`.
   void continue_run(Instant now, RunEffects& out);
   void commit_steps(Instant now, RunEffects& out);
-  void complete_rounds(Instant now, RunEffects& out);
   void end_if_done(RunEffects& out);
-  void take_over();
   bool is_gated(uint64_t step) const;
-  void give_up_direct(Instant now, const Error& why, RunEffects& out);
-  void drop_direct(Instant now, RunEffects& out);
   proto::Message norm_of(const Steps::Decision& decision) const;
 
   proto::JobNumber job_;

@@ -36,7 +36,10 @@ void Commands::resume(const std::vector<Command>& recorded) {
     parts_.forward.resume(command);
     if (command.kind == CommandKind::LeaveOut) parts_.absence.begin(command);
   }
+  if (parts_.absence.empty()) return;
+  stop();
   parts_.rounds.leave_out();
+  for (const uint32_t replica : parts_.absence.replicas()) parts_.steps.leave_out(replica);
 }
 
 bool Commands::is_settled(const Command& command) const {
@@ -129,10 +132,35 @@ uint64_t Commands::next_agreement() const {
   return inner_.next_whole(std::min(committed + 1, plan_->training.steps));
 }
 
-void Commands::leave_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out) {
+bool Commands::have_agreed() const {
+  const uint64_t granted = parts_.steps.granted();
+  return inner_.is_whole(granted) && parts_.steps.committed() == granted;
+}
+
+bool Commands::leave_out(Instant now, uint32_t replica, RunEffects& out) {
+  const bool agreed = have_agreed();
+  const uint64_t step = agreed ? parts_.steps.granted() : next_agreement();
+  // Elsewhere a run whose copies are whole comes to the same bits whoever is lost.
+  const bool may_differ = plan_->replicas_max > 0 || parts_.rounds.do_stay();
+  if (!may_differ || !parts_.absence.can_be_without(replica) || parts_.comparison.is_under_way() ||
+      parts_.steps.granted() > step || !parts_.rounds.can_leave_out(step))
+    return false;
+  const auto left_out = agreed ? std::nullopt : parts_.absence.without(replica, step);
+  if (agreed ? step == plan_->training.steps : !left_out) return false;
+  stop();
+  if (agreed)
+    parts_.absence.begin(replica, step);
+  else
+    tell_left_out(now, *left_out, out);
+  parts_.steps.leave_out(replica);
+  parts_.rounds.leave_out();
+  write_last_snapshot(now, /*moving=*/true, out);
+  return true;
+}
+
+void Commands::tell_left_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out) {
   grant_until_whole(now, parts_.steps.granted(), out);
-  const Command command{.kind = CommandKind::LeaveOut, .step = parts_.steps.granted(), .left_out = left_out};
-  write(command, out);
+  write({.kind = CommandKind::LeaveOut, .step = parts_.steps.granted(), .left_out = left_out}, out);
   parts_.absence.begin(script_.commands().back());
 }
 
@@ -157,10 +185,27 @@ void Commands::continue_forward(RunEffects& out) {
   }
 }
 
+bool Commands::are_complete() const {
+  const uint64_t steps = plan_->training.steps;
+  return parts_.absence.steps_lost() == 0 && !parts_.comparison.is_under_way() &&
+         parts_.steps.committed() == steps && parts_.rounds.checkpointed() == steps &&
+         !parts_.forward.is_active();
+}
+
+bool Commands::have_ended(bool moving) const {
+  const uint64_t granted = parts_.steps.granted();
+  return stopped_ && parts_.rounds.has_last(granted, moving) && parts_.steps.committed() == granted &&
+         !parts_.comparison.is_under_way();
+}
+
 Status Commands::check() const {
+  WEFT_TRY_STATUS(parts_.steps.check());
+  WEFT_TRY_STATUS(parts_.rounds.check(parts_.steps.committed(), parts_.steps.granted()));
+  WEFT_TRY_STATUS(parts_.forward.check());
+  WEFT_TRY_STATUS(parts_.comparison.check(parts_.steps.granted()));
   WEFT_TRY_STATUS(script_.check());
   // After a restart nobody would know of it.
-  std::vector<uint64_t> under_way = parts_.rounds.under_way();
+  std::vector<uint64_t> under_way = parts_.rounds.under_way().sequences();
   if (const auto comparison = parts_.comparison.under_way()) under_way.push_back(*comparison);
   for (const uint64_t sequence : under_way)
     if (!script_.has(sequence))

@@ -60,15 +60,18 @@ class Commands {
   void write_snapshot_if_due(Instant now, RunEffects& out);
   // What the run must not end without, or with `moving` not go on with other peers.
   void write_last_snapshot(Instant now, bool moving, RunEffects& out);
-  // The step after which the replicas agree next, or have agreed, if nothing is under way; that far steps are
-  // granted.
-  uint64_t next_agreement() const;
-  // The others agree after it without those, and that is the last that they do. Then a last snapshot.
-  void leave_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out);
+  // That replica was lost. The others agree without it where they have not agreed yet, and that is the last
+  // that they do; then a last snapshot. False: they cannot, and nothing has changed.
+  bool leave_out(Instant now, uint32_t replica, RunEffects& out);
   void evaluate_if_due(RunEffects& out);
   void continue_forward(RunEffects& out);
 
-  // Its invariants. Internal: which one does not hold.
+  // Of a run that trains: all of it is made and kept, or, once it was stopped, all that was granted is;
+  // `moving`: it is to go on with other peers.
+  bool are_complete() const;
+  bool have_ended(bool moving) const;
+
+  // Its invariants, and those of its parts. Internal: which one does not hold.
   Status check() const;
 
  private:
@@ -76,6 +79,10 @@ class Commands {
   void trim();
   void write(proto::Command command, RunEffects& out);
   void grant(Instant now, uint64_t step, RunEffects& out);
+  // The step after which the replicas agree next; no further steps are granted.
+  uint64_t next_agreement() const;
+  bool have_agreed() const;
+  void tell_left_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out);
   void write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out);
   void grant_until_whole(Instant now, uint64_t step, RunEffects& out);
   void write_comparison_if_due(Instant now, RunEffects& out);

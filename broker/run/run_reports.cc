@@ -43,10 +43,7 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Chec
     out.push_back(std::move(*part.disagreement));
     return out;
   }
-  if (part.is_direct && part.failure) {
-    give_up_direct(now, *part.failure, out);
-    return out;
-  }
+  if (part.is_direct && part.failure) return give_up_direct(now, *part.failure);
   last_progress_ = now;
   if (part.failure) out.push_back(UploadFailed{stage, inner_.made(report.step), *part.failure});
   if (!part.is_direct || part.is_dropped)
@@ -87,15 +84,12 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Pred
 }
 
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::ReplicasLeftOut& report) {
-  RunEffects out;
-  if (!absence_.awaits(stage) && repeats_.drop(stage, report.step)) return out;
+  if (!absence_.awaits(stage) && repeats_.drop(stage, report.step)) return RunEffects{};
   WEFT_TRY_STATUS(absence_.on_report(stage, report));
   last_progress_ = now;
-  if (absence_.was_too_late()) {
-    ended_ = true;
-    out.push_back(TooLateToLeaveOut{stage});
-    return out;
-  }
+  ended_ = absence_.was_too_late();
+  if (ended_) return RunEffects{TooLateToLeaveOut{stage}};
+  RunEffects out;
   continue_run(now, out);
   return out;
 }

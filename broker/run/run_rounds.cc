@@ -72,7 +72,7 @@ Round& Rounds::add(Round round) {
   round.begin(plan_->stages.size(), std::move(replicas));
   for (uint32_t s = 0; s < plan_->stages.size(); ++s)
     if (absence_.has(s)) round.leave_out(s);
-  return rounds_.emplace_back(std::move(round));
+  return rounds_.add(std::move(round));
 }
 
 // ---- writing
@@ -151,20 +151,14 @@ bool Rounds::take_retry(Instant now) {
 
 // ---- what stages and peers say
 
-Round* Rounds::asked(uint32_t stage, uint64_t step) {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
-                               [&](const Round& round) { return round.step == step && round.awaits(stage); });
-  return at == rounds_.end() ? nullptr : &*at;
-}
-
 bool Rounds::is_asked(uint32_t stage, uint64_t step) const {
-  return const_cast<Rounds*>(this)->asked(stage, step) != nullptr;
+  return const_cast<RoundsUnderWay&>(rounds_).asked(stage, step) != nullptr;
 }
 
 Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
                                        uint32_t blobs_missing) {
   WEFT_CHECK(is_asked(stage, report.step));
-  Round& round = *asked(stage, report.step);
+  Round& round = *rounds_.asked(stage, report.step);
   WEFT_TRY(std::optional<Error> failure, round.take(now, stage, report, blobs_missing));
   Part part{.is_direct = round.is_for_others(), .failure = std::move(failure)};
   if (const auto& found = round.disagreement)
@@ -197,10 +191,6 @@ void Rounds::on_saving(uint32_t stage, uint64_t step, Bytes saved) {
     if (round.step == step && round.durable) round.on_saving(stage, std::min(saved, bytes_[stage]));
 }
 
-void Rounds::on_resumed(uint32_t stage) {
-  for (Round& round : rounds_) round.outlived = round.outlived || !round.in[stage];
-}
-
 void Rounds::on_step_done(Instant now, uint64_t step, double took) {
   for (Round& round : rounds_)
     if (round.step == step) round.ready_at = now;
@@ -223,9 +213,8 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
         round.drop();
         ++completed.dropped;
       }
-  while (has_whole(committed)) {
-    Round round = std::move(rounds_.front());
-    rounds_.pop_front();
+  while (rounds_.has_whole(committed)) {
+    Round round = rounds_.take_first();
     if (round.failed) {
       if (round.durable || moving) retry_at_ = now + options_.checkpoint_retry;
       continue;
@@ -239,19 +228,6 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
     completed.whole.push_back(std::move(whole));
   }
   return completed;
-}
-
-// ---- replicas that were lost
-
-bool Rounds::can_leave_out(uint64_t step) const {
-  return std::all_of(rounds_.begin(), rounds_.end(),
-                     [&](const Round& round) { return round.step == step && !round.is_for_others(); });
-}
-
-void Rounds::leave_out() {
-  for (Round& round : rounds_)
-    for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-      if (absence_.has(s)) round.leave_out(s);
 }
 
 // ---- direct copies
@@ -297,53 +273,6 @@ std::optional<CheckpointCommitted> Rounds::newest_copy(
 }
 
 // ---- what is known
-
-bool Rounds::is_gated(uint64_t step) const {
-  return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.step == step && round.gates && !round.is_whole();
-  });
-}
-
-bool Rounds::holds_the_run_up() const {
-  return std::any_of(rounds_.begin(), rounds_.end(),
-                     [](const Round& round) { return round.durable || round.gates; });
-}
-
-bool Rounds::is_settled(uint64_t sequence) const {
-  return std::none_of(rounds_.begin(), rounds_.end(),
-                      [&](const Round& round) { return round.sequence == sequence; });
-}
-
-std::vector<uint64_t> Rounds::under_way() const {
-  std::vector<uint64_t> sequences;
-  sequences.reserve(rounds_.size());
-  for (const Round& round : rounds_) sequences.push_back(round.sequence);
-  return sequences;
-}
-
-bool Rounds::has_whole(uint64_t committed) const {
-  return !rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed;
-}
-
-std::optional<Saving> Rounds::saving() const {
-  const auto at =
-      std::find_if(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.is_being_saved(); });
-  return at == rounds_.end() ? std::nullopt : std::optional(at->saving(bytes_));
-}
-
-MissingReports Rounds::missing_reports() const {
-  for (const Round& round : rounds_)
-    if (MissingReports missing = missing_reports_of(round.direct ? round.made : round.in, true);
-        !missing.stages.empty())
-      return missing;
-  return {};
-}
-
-void Rounds::add_reported(std::vector<Digest>& blobs) const {
-  for (const Round& round : rounds_)
-    if (!round.durable && !round.direct)
-      for (const auto& tensor : round.tensors) blobs.push_back(tensor.sha256);
-}
 
 Status Rounds::check(uint64_t committed, uint64_t granted) const {
   const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "rounds: " + what); };

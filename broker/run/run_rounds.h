@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "broker/run/inner_steps.h"
 #include "broker/run/planned_run.h"
 #include "broker/run/round.h"
+#include "broker/run/rounds_under_way.h"
 #include "broker/run/run_effects.h"
 #include "broker/run/run_options.h"
 #include "broker/run/stalls.h"
@@ -90,8 +90,7 @@ class Rounds {
   // A stage says how much of its part of a checkpoint the broker has. No less than it has said before, and no
   // more than there is, is believed; of what is not under way nothing.
   void on_saving(uint32_t stage, uint64_t step, Bytes saved);
-  // A stage came back: what it had uploaded may have gone with a broker.
-  void on_resumed(uint32_t stage);
+  void on_resumed(uint32_t stage) { rounds_.on_resumed(stage); }
   // All stages have done a step, which took so many seconds (0: not known).
   void on_step_done(Instant now, uint64_t step, double took);
 
@@ -105,10 +104,8 @@ class Rounds {
 
   // ---- replicas that were lost
 
-  // Whether what is under way can go on without them: they are snapshots of that step alone, and nobody
-  // fetches them.
-  bool can_leave_out(uint64_t step) const;
-  void leave_out();  // those that are absent now
+  bool can_leave_out(uint64_t step) const { return rounds_.can_leave_out(step); }
+  void leave_out() { rounds_.leave_out(absence_); }  // those that are absent now
 
   // ---- direct copies
 
@@ -134,15 +131,9 @@ class Rounds {
   uint64_t checkpointed() const { return checkpointed_; }  // the step of the last committed checkpoint
   uint64_t keep_from() const { return keep_from_; }        // stages forget what is older
   bool is_idle() const { return rounds_.empty(); }
-  bool is_gated(uint64_t step) const;        // it is committed only with a snapshot that is not whole
-  bool holds_the_run_up() const;             // it does not go on without one that is under way
-  bool is_settled(uint64_t sequence) const;  // no snapshot of that command is under way
-  std::vector<uint64_t> under_way() const;   // their commands, by sequence
-  bool has_whole(uint64_t committed) const;  // complete() would take some
-  std::optional<Saving> saving() const;      // the oldest checkpoint that stages upload
-  MissingReports missing_reports() const;    // who owes a part of the oldest one that lacks any
-  // Blobs of snapshots under way, which are not durable.
-  void add_reported(std::vector<Digest>& blobs) const;
+  bool is_settled(uint64_t sequence) const { return !rounds_.has(sequence); }
+  const RoundsUnderWay& under_way() const { return rounds_; }
+  std::optional<Saving> saving() const { return rounds_.saving(bytes_); }
 
   // Its invariants. Internal: which one does not hold.
   Status check(uint64_t committed, uint64_t granted) const;
@@ -150,7 +141,6 @@ class Rounds {
  private:
   Round& add(Round round);
   CheckpointCommitted taken_from(Round round) const;
-  Round* asked(uint32_t stage, uint64_t step);
 
   proto::JobNumber job_;
   std::shared_ptr<const PlannedRun> plan_;
@@ -159,7 +149,7 @@ class Rounds {
   const Absence& absence_;
   CopyPace pace_;
   std::vector<Bytes> bytes_;  // by stage, of a snapshot
-  std::deque<Round> rounds_;
+  RoundsUnderWay rounds_;
   uint64_t checkpointed_;
   uint64_t recovery_;    // of the last whole snapshot
   uint64_t begun_with_;  // as far as was safe before

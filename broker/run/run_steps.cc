@@ -237,18 +237,16 @@ proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double 
   const dag::TrainingSpec& training = plan_->training;
   double losses = 0, norms = 0, skipped_norms = 0;
   uint32_t made = 0, skipped = 0;
+  uint64_t scheduled = number;  // as the first that makes one has it
   for (const auto& own : step.own) {
     if (!own) continue;
-    ++made;
+    if (made++ == 0) scheduled = own->scheduled;
     skipped += own->skip ? 1 : 0;
     (own->skip ? skipped_norms : norms) += own->norm;
     double sum = 0;
     for (const double value : own->losses) sum += value;
     if (!own->skip) losses += sum / plan_->microbatches;
   }
-  const auto first =
-      std::find_if(step.own.begin(), step.own.end(), [](const auto& own) { return own.has_value(); });
-  const uint64_t scheduled = first != step.own.end() ? (*first)->scheduled : number;
   proto::JobEvent event;
   event.kind = proto::JobEventKind::Step;
   event.step = inner_.made(number);

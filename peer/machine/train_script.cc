@@ -62,16 +62,11 @@ Status TrainScript::on_command(const Command& command) {
 // Carried out at once, or too late: once what the lost ones sent is in a mean, or was agreed on. Else the
 // agreement begins again: what went to a lost owner goes to whoever takes its place.
 Status TrainScript::leave_out(const Command& command) {
-  const auto before = agreements_.left_out();
-  const bool are_more =
-      !before || std::includes(command.left_out.replicas.begin(), command.left_out.replicas.end(),
-                               before->replicas.begin(), before->replicas.end());
-  if (!are_more) return refuse("a replica that was left out has a part again");
+  if (const auto& before = agreements_.left_out(); before && !command.left_out.includes(*before))
+    return refuse("a replica that was left out has a part again");
   if (next_agreement(assignment_->local->steps, completed_ + 1) < command.step)
     return refuse("replicas that are left out of an agreement that is not the next");
-  const bool is_given = given_.step + 1 == command.step && given_.agreed.has_value();
-  const bool has_taken = is_given && given_.agreed == TaskKind::Mean && agreements_.takes_means();
-  const bool too_late = given_.step >= command.step || has_taken;
+  const bool too_late = given_.is_too_late(command.step, agreements_.takes_means());
   reports_.emplace_back(proto::ReplicasLeftOut{.run = command.run,
                                                .plan_version = command.plan_version,
                                                .step = command.step,
@@ -79,7 +74,7 @@ Status TrainScript::leave_out(const Command& command) {
                                                .too_late = too_late});
   if (too_late) return {};
   agreements_.leave_out(std::make_shared<const replicas::LeftOut>(command.left_out));
-  if (is_given) given_.agreed.reset();
+  if (given_.has_begun_to_agree(command.step)) given_.agreed.reset();
   return {};
 }
 
@@ -133,7 +128,7 @@ bool TrainScript::has_idle_step() const {
 
 std::optional<Task> TrainScript::next_of_step(uint64_t last) {
   while (!given_.updated && given_.step < last && is_idle_step(*assignment_, given_.step + 1))
-    end_given_step();
+    given_.end_step();
   if (given_.step == last) return std::nullopt;
   const uint64_t step = given_.step + 1;
   if (!given_.updated && step_of_run(*assignment_, step)) {
@@ -143,26 +138,17 @@ std::optional<Task> TrainScript::next_of_step(uint64_t last) {
     if (!task || task->kind != TaskKind::Update) return task;
     given_.skipped += task->skip;
     given_.updated = true;
-    if (!agrees_after(*assignment_, step)) end_given_step();
+    if (!agrees_after(*assignment_, step)) given_.end_step();
     return task;
   }
   auto task = next_of_agreement(step);
-  if (task && task->kind == TaskKind::Agree) end_given_step();
+  if (task && task->kind == TaskKind::Agree) given_.end_step();
   return task;
-}
-
-void TrainScript::end_given_step() {
-  ++given_.step;
-  if (!given_.updated) ++given_.skipped;  // it made none
-  given_.microbatches.clear();
-  given_.squares = given_.updated = false;
-  given_.agreed.reset();
 }
 
 // A replica that makes no step of its own agrees all the same.
 std::optional<Task> TrainScript::next_of_agreement(uint64_t step) {
-  TaskKind next = TaskKind::Differ;
-  if (given_.agreed) next = given_.agreed == TaskKind::Differ ? TaskKind::Mean : TaskKind::Agree;
+  const TaskKind next = given_.next_of_agreement();
   if (next == TaskKind::Mean && !agreements_.are_differences_there(step)) return std::nullopt;
   if (next == TaskKind::Agree && !agreements_.are_means_there(step)) return std::nullopt;
   given_.agreed = next;

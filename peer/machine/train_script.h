@@ -22,6 +22,7 @@
 #include "base/units.h"
 #include "peer/machine/agreements.h"
 #include "peer/machine/arrivals.h"
+#include "peer/machine/given.h"
 #include "peer/machine/pass_tally.h"
 #include "peer/machine/step_tally.h"
 #include "peer/machine/task.h"
@@ -70,16 +71,6 @@ class TrainScript {
   bool is_idle() const { return commands_.empty() && tasks_.empty(); }
 
  private:
-  // How far tasks are handed out: of which command, and within it.
-  struct Given {
-    size_t command = 0;
-    uint64_t step = 0;                   // the last whose update was handed out
-    std::vector<uint32_t> microbatches;  // by segment, of the step or forward pass under way
-    bool squares = false, updated = false;
-    std::optional<TaskKind> agreed{};  // the last task of the agreement that follows it
-    uint64_t skipped = 0;              // steps of the run so far
-    uint32_t passes = 0;               // of a comparison
-  };
   // Of segments: of the training program, and of all of them.
   struct Times {
     uint64_t done = 0;
@@ -100,7 +91,6 @@ class TrainScript {
   bool has_idle_step() const;
   std::optional<Task> next_update(uint64_t step);
   std::optional<Task> next_of_agreement(uint64_t step);
-  void end_given_step();
   std::optional<Task> next_of_forward(const proto::Command& command);
   std::optional<Task> next_of_comparison(const proto::Command& command);
   std::optional<Task> next_of(const proto::Command& command, bool& all_given);

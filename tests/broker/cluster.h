@@ -47,6 +47,7 @@ struct ClusterOptions {
 struct FakeStage {
   std::shared_ptr<const proto::AssignStage> assignment;
   uint64_t last_sequence = 0, completed = 0;
+  uint64_t forgotten = 0;  // copies of steps before it
   std::deque<proto::Command> commands;
   std::map<uint64_t, proto::GradientNorm> norms;
   bool squares_sent = false;

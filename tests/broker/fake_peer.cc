@@ -110,12 +110,8 @@ void Cluster::receive(FakePeer& peer, const Message& message) {
     std::erase_if(stage.reports, [&](const FakeStage::Kept& kept) {
       return kept.step != 0 ? kept.step <= command->committed : kept.sequence <= command->settled;
     });
-    std::erase_if(peer.held, [&](const Digest& blob) {
-      for (uint64_t step = 0; step < command->keep_from; ++step)
-        for (uint32_t part = 0; part < options_.stages; ++part)
-          if (blob == digest(part, step)) return true;
-      return false;
-    });
+    for (uint64_t& step = stage.forgotten; step < command->keep_from; ++step)
+      for (uint32_t part = 0; part < options_.stages; ++part) peer.held.erase(digest(part, step));
     stage.commands.push_back(*command);
     work(peer);
   } else if (const auto* norm = std::get_if<proto::GradientNorm>(&message)) {

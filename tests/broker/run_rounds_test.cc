@@ -81,7 +81,7 @@ TEST(Rounds, OneIsTakenWhenEveryStageHasReportedItAndItsStepIsCommitted) {
   ASSERT_TRUE(run.report(0, 4).has_value());
   EXPECT_TRUE(run.rounds.is_asked(1, 4));
   EXPECT_FALSE(run.rounds.is_asked(0, 4)) << "it has answered";
-  EXPECT_EQ(run.rounds.missing_reports().stages, std::vector<uint32_t>{1});
+  EXPECT_EQ(run.rounds.under_way().missing_reports().stages, std::vector<uint32_t>{1});
   EXPECT_TRUE(run.complete(4).whole.empty());
   ASSERT_TRUE(run.report(1, 4).has_value());
   EXPECT_TRUE(run.complete(3).whole.empty()) << "its step is not committed";
@@ -98,11 +98,11 @@ TEST(Rounds, SmallStatesGateTheirSteps) {
   RoundsFixture run({.stage_bytes = 1 << 10, .predicted_step = 1});
   ASSERT_TRUE(run.rounds.pace().is_eager());
   run.write(Kind::Copy, 1, 0);
-  EXPECT_TRUE(run.rounds.is_gated(1));
-  EXPECT_FALSE(run.rounds.is_gated(2));
-  EXPECT_TRUE(run.rounds.holds_the_run_up());
+  EXPECT_TRUE(run.rounds.under_way().is_gated(1));
+  EXPECT_FALSE(run.rounds.under_way().is_gated(2));
+  EXPECT_TRUE(run.rounds.under_way().hold_the_run_up());
   run.report_all(1);
-  EXPECT_FALSE(run.rounds.is_gated(1));
+  EXPECT_FALSE(run.rounds.under_way().is_gated(1));
 }
 
 TEST(Rounds, WhatFailedIsNoRecoveryPointAndALastOneIsTriedAgain) {
@@ -271,7 +271,7 @@ TEST(Rounds, AfterARestartWhatIsNotDurableIsAskedForAgain) {
   run.rounds.resume(/*keep_from=*/4);
   run.rounds.resume({.kind = proto::CommandKind::CopyState, .step = 12, .sequence = 6}, /*recorded=*/4);
   EXPECT_TRUE(run.rounds.is_asked(0, 12) && run.rounds.is_asked(1, 12));
-  EXPECT_EQ(run.rounds.under_way(), std::vector<uint64_t>{6});
+  EXPECT_EQ(run.rounds.under_way().sequences(), std::vector<uint64_t>{6});
   EXPECT_EQ(run.rounds.keep_from(), 4u);
   EXPECT_TRUE(run.rounds.check(/*committed=*/4, /*granted=*/12).has_value());
   EXPECT_FALSE(run.rounds.check(/*committed=*/4, /*granted=*/11).has_value()) << "never granted";

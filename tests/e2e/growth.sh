@@ -8,7 +8,7 @@ text=$work/corpus.txt
 made_text 100000 >"$text"
 job=examples/gpt/job.yaml
 sets=(--set "data.train.path=$text" --set batch_size=4 --set microbatch_size=2 --set checkpoint=null
-      --set evaluate_every=300 --set steps=2000 --set replicas=auto --set placement.stages=1
+      --set evaluate_every=300 --set steps=1400 --set replicas=auto --set placement.stages=1
       --set 'sync={every: 12, shares: auto, codec: "topk:0.05:int8"}')
 
 start_broker --lease 3s
@@ -29,7 +29,7 @@ wait_for_event '"event":"plan"' 60
 finish_job
 steps=$(sed -n 's/^{"steps_before":[0-9]*,"steps":\[\([0-9,]*\)\].*/\1/p' "$work/out.rounds.jsonl" | tr ',' '\n' |
   awk '{ sum += $1 } END { print sum }')
-[ "$steps" = 2000 ] || fail "the record has $steps steps of 2000"
+[ "$steps" = 1400 ] || fail "the record has $steps steps of 1400"
 grep -q '"steps":\[[0-9]*,[0-9]*\]' "$work/out.rounds.jsonl" || fail "no round of two replicas is in the record"
 cp "$work/out.rounds.jsonl" "$work/record.jsonl"
 "$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --threads 1 --set "output=$work/local.onnx" >"$work/local.log"

@@ -25,6 +25,8 @@ LocalSteps dealt(uint32_t count, uint64_t every, uint64_t steps, uint64_t begun_
 TEST(LeftOut, AnotherTakesTheMeans) {
   const LeftOut left_out{.replicas = {1, 3}, .owner = 0};
   EXPECT_TRUE(left_out.has(3) && !left_out.has(2));
+  EXPECT_TRUE(left_out.includes({.replicas = {3}}) && left_out.includes({}));
+  EXPECT_FALSE(left_out.includes({.replicas = {2, 3}}));
   EXPECT_EQ(left_out.owner_of(1), 0u);
   EXPECT_EQ(left_out.owner_of(2), 2u);
   EXPECT_TRUE(is_valid(left_out) && is_valid(LeftOut{}));
