@@ -1,6 +1,7 @@
 #include "broker/scheduling.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weft::broker {
@@ -89,9 +90,13 @@ void Scheduler::schedule() {
       }
     const size_t wanted = std::max<size_t>(1, job.submitted.submission->stages);
     if (free.size() >= wanted) {
-      if (plannings >= kPlanningsMax || probes_.waits_for(job, free)) continue;
+      if (plannings >= kPlanningsMax) continue;
+      std::vector<Candidate> known = who_was_there(job, free);
+      const bool waits = probes_.waits_for(job, free);
+      if (waits && (known.size() < wanted || job.needs_who_came || probes_.waits_for(job, known))) continue;
       job.move_to.clear();
-      start_planning(job, std::move(free), /*again=*/false);
+      start_planning(job, waits ? std::move(known) : std::move(free), /*again=*/false);
+      job.planning()->lacks_who_came = waits;
       ++plannings;
       continue;
     }
@@ -113,6 +118,19 @@ bool Scheduler::may_place_again(const Job& job) {
   const InnerSteps inner(*job.previous.plan);
   return point != nullptr ? inner.find(point->step, point->made()).has_value()
                           : !inner.are_local() || inner.is_begun_at(0);
+}
+
+// A run that may grow goes on with those that had a part in it, whose links are known, and takes in who has
+// just come later: their links are measured meanwhile.
+std::vector<Candidate> Scheduler::who_was_there(const Job& job, const std::vector<Candidate>& free) {
+  std::vector<Candidate> known;
+  if (!job.previous.plan || job.previous.plan->replicas_max == 0) return known;
+  const auto& stages = job.previous.plan->stages;
+  std::copy_if(free.begin(), free.end(), std::back_inserter(known), [&](const Candidate& candidate) {
+    return std::any_of(stages.begin(), stages.end(),
+                       [&](const PlannedStage& stage) { return stage.peer == candidate.peer; });
+  });
+  return known;
 }
 
 // Whether the peers that it moves to are there and free still.
@@ -173,6 +191,7 @@ void Scheduler::on_planned(const PlanningDone& event) {
   Job& job = *found;
   const bool places_again = job.planning()->places_again();
   const uint64_t pool = job.planning()->pool;
+  const bool lacked_some = job.planning()->lacks_who_came;
   const bool moves = !std::exchange(job.move_to, {}).empty();
   step_.jobs = true;  // others may have waited for their turn
   if (!event.plan) {
@@ -186,6 +205,10 @@ void Scheduler::on_planned(const PlanningDone& event) {
       return phases_.wait(job, error.message, {.unplaceable_with = pool});
     }
     // Infeasible: waits for others to come; tried again when the pool is another than was asked about.
+    if (error.code == ErrorCode::Infeasible && lacked_some) {
+      job.needs_who_came = true;
+      return phases_.wait(job, error.message);
+    }
     if (error.code == ErrorCode::Infeasible)
       return phases_.wait(job, error.message, {.infeasible_with = pool});
     // One that has run is not lost for want of a plan, as where the process that made it died: it was planned
@@ -217,6 +240,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
   const PlannedRun& plan = *crew.plan;
   job.has_codecs = job.has_codecs || has_codecs(plan);
   job.steps = InnerSteps(plan).in_all();
+  job.needs_who_came = false;
   job.serving = {.model = plan.served, .has_name = plan.serves()};
   const auto sources = stand_bys_.find_sources(job);
   if (!sources) {

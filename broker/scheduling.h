@@ -56,6 +56,7 @@ class Scheduler {
  private:
   void forgive(Job& job);
   static bool may_place_again(const Job& job);
+  static std::vector<Candidate> who_was_there(const Job& job, const std::vector<Candidate>& free);
   std::optional<std::vector<Candidate>> peers_to_move_to(const Job& job,
                                                          const std::vector<Candidate>& free) const;
   void start_planning(Job& job, std::vector<Candidate> from, bool again);

@@ -49,9 +49,9 @@ until=$(($(microseconds) + round_us))
 while [ "$(microseconds)" -lt "$until" ]; do next_step; done
 now=$(microseconds)
 for name in "${!since[@]}"; do there=$((there + now - since[$name])); done
-grep -o 'others end their round without replica' "$work/events" | wc -l | sed 's/$/ were left out of their round/'
-grep -o 'had what it sent' "$work/events" | wc -l | sed 's/$/ were lost while all agreed/'
-status=$("$weft" status "$job_number" --json)
+{ grep -o 'others end their round without replica' "$work/events" || true; } | wc -l | sed 's/$/ were left out of their round/'
+{ grep -o 'had what it sent' "$work/events" || true; } | wc -l | sed 's/$/ were lost while all agreed/'
+status=$("$weft" status "$job_number" --format json)
 last=$(grep -oE '"step": ?[0-9]+' <<<"$status" | head -1 | grep -oE '[0-9]+')
 awk -v n=$(((last - first) * batch)) -v us=$((now - began)) -v there="$there" -v calm="$calm_rate" -v homes="$homes" 'BEGIN {
   printf "calm: %s samples/s of %d homes; with losses: %.1f samples/s over %.0f s\n", calm, homes, n * 1e6 / us, us / 1e6

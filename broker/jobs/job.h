@@ -62,7 +62,8 @@ struct Waiting {                             // for peers, for links to be measu
 };
 struct Planning {
   Planned planned = Planned::Anew;
-  uint64_t pool = 0;  // its version then: who came since is not in the answer
+  uint64_t pool = 0;            // its version then: who came since is not in the answer
+  bool lacks_who_came = false;  // whose links were still to be measured
   bool places_again() const { return planned == Planned::PlacedAgain; }  // the plan before
 };
 struct Loading {
@@ -149,7 +150,8 @@ struct Job {
   std::vector<PeerId> move_to{};  // planned anew with these, once it has stopped
   Drift drift{};
   Guard guard{};
-  uint32_t gentler = 0;  // links, because of what the guard said
+  uint32_t gentler = 0;         // links, because of what the guard said
+  bool needs_who_came = false;  // there was no plan without those whose links were still to be measured
   bool harm_said = false, upload_failure_said = false, diverged = false;
 
   proto::JobNumber number() const { return submitted.job; }
