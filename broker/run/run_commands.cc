@@ -116,7 +116,11 @@ void Commands::write_last_snapshot(Instant now, bool moving, RunEffects& out) {
   const uint64_t granted = parts_.steps.granted();
   const Rounds::Last needed = parts_.rounds.last_needed(granted, moving);
   if (needed == Rounds::Last::IsWritten) return;
-  if (needed == Rounds::Last::AfterAnother) grant_until_whole(now, granted + 1, out);
+  if (needed == Rounds::Last::AfterAnother) {
+    if (!parts_.absence.empty())
+      return;  // nobody makes another round: the run goes back, once it has stalled
+    grant_until_whole(now, granted + 1, out);
+  }
   const bool stays = moving && parts_.rounds.do_stay();
   write_snapshot(now, stays ? Rounds::Kind::Copy : Rounds::Kind::Checkpoint, out);
 }
@@ -143,7 +147,8 @@ bool Commands::leave_out(Instant now, uint32_t replica, RunEffects& out) {
   // Elsewhere a run whose copies are whole comes to the same bits whoever is lost.
   const bool may_differ = plan_->replicas_max > 0 || parts_.rounds.do_stay();
   if (!may_differ || !parts_.absence.can_be_without(replica) || parts_.comparison.is_under_way() ||
-      parts_.steps.granted() > step || !parts_.rounds.can_leave_out(step))
+      parts_.steps.granted() > step || !parts_.rounds.can_leave_out(step) ||
+      parts_.rounds.last_needed(step, /*moving=*/true) == Rounds::Last::AfterAnother)
     return false;
   const auto left_out = agreed ? std::nullopt : parts_.absence.without(replica, step);
   if (agreed ? step == plan_->training.steps : !left_out) return false;
