@@ -198,7 +198,9 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   at->since = step_.now.monotonic;
   place->job->drift.begin(step_.now.monotonic, at->run->inner().made(at->run->committed_step()));
   if (std::exchange(at->restarted, false))
-    book_.notice(*place->job, "the broker was restarted; all " + std::to_string(at->crew.stages.size()) +
+    book_.notice(*place->job, "the broker was restarted; all " +
+                                  std::to_string(std::count_if(at->crew.stages.begin(), at->crew.stages.end(),
+                                                               [](const StageAtWork& s) { return s.here; })) +
                                   " stages came back and go on");
   return {};
 }
