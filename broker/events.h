@@ -169,7 +169,7 @@ struct Reconsider {  // answered by Reconsidered
 // snapshot, so it is a plain list, in which one may stand several times.
 struct KeepTransient {
   std::vector<Digest> blobs{};
-  // What was written or asked about so lately stays: its round may still be under way.
+  // What was written or asked about so lately stays: nobody has reported it yet, but its round is under way.
   Duration young{};
 };
 struct OpenFeed {  // peers that show the key may fetch microbatches of the job

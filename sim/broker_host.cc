@@ -314,7 +314,7 @@ void BrokerHost::carry_out(broker::Effect& effect) {
           [&](broker::PublishServed&) {},
           [&](broker::SendEvents&) {},
           [&](broker::KeepTransient& e) {
-            blobs_.keep_transient({e.blobs.begin(), e.blobs.end()}, world_.now());
+            blobs_.keep_transient({e.blobs.begin(), e.blobs.end()}, world_.now(), e.young);
           },
           [&](broker::Log& e) {
             if (world_.traces()) world_.say("broker: " + e.line);

@@ -9,7 +9,7 @@ namespace weft::sim {
 
 namespace {
 constexpr Duration kCollectAge = std::chrono::minutes(5);
-constexpr Duration kTransientAge = std::chrono::minutes(1);
+constexpr Duration kBetweenSweeps = std::chrono::seconds(5);
 }  // namespace
 
 Status SimStore::append(std::span<const broker::Record> records) {
@@ -139,11 +139,11 @@ void SimBlobs::collect(const std::set<Digest>& kept, Instant now) {
   });
 }
 
-void SimBlobs::keep_transient(const std::set<Digest>& kept, Instant now) {
+void SimBlobs::keep_transient(const std::set<Digest>& kept, Instant now, Duration young) {
   if (now < next_sweep_) return;
-  next_sweep_ = now + kTransientAge / 4;
+  next_sweep_ = now + kBetweenSweeps;
   std::erase_if(transient_, [&](const auto& entry) {
-    return !kept.contains(entry.first) && now - entry.second.since > kTransientAge;
+    return !kept.contains(entry.first) && now - entry.second.since > young;
   });
 }
 

@@ -60,7 +60,7 @@ class SimBlobs {
   Status make_durable(const std::set<Digest>& blobs, Instant now);  // NotFound: one is not there
   // What was put or asked for lately stays: somebody may be about to name it.
   void collect(const std::set<Digest>& kept, Instant now);
-  void keep_transient(const std::set<Digest>& kept, Instant now);
+  void keep_transient(const std::set<Digest>& kept, Instant now, Duration young);
   void wipe_transient() { transient_.clear(); }
   void set_full(bool full) { full_ = full; }
   size_t transient_count() const { return transient_.size(); }

@@ -336,13 +336,11 @@ void StandBys::keep_transient() {
     job.points.add_transient(keep.blobs);
     const phase::Running* at = job.running();
     if (at == nullptr) continue;
-    at->run->add_reported(keep.blobs);
-    const double rate = std::min(options_.run.copy_rate == 0 ? 1e18 : 1.0 * options_.run.copy_rate, 12.5e6);
-    const double upload = static_cast<double>(largest_copied_bytes(*at->crew.plan)) / rate;
-    keep.young =
-        std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));
+    at->run->snapshots().add_reported(keep.blobs);
+    if (const auto since = at->run->snapshots().uploading_since())
+      keep.young = std::max(keep.young, step_.now.monotonic - *since);
   }
-  keep.young += std::chrono::seconds(5);
+  keep.young += std::chrono::seconds(5);  // what is written while this is on its way to the disk
   step_.effect(std::move(keep));
 }
 

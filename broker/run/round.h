@@ -23,6 +23,7 @@ struct Saving {
 
 struct Round {
   uint64_t sequence = 0, step = 0;
+  Instant begun{};  // written then; the beginning of time: by a broker before this one
   bool durable = false;
   bool gates = false;  // its step is committed only with it
   bool failed = false;

@@ -4,6 +4,10 @@
 
 namespace weft::broker {
 
+namespace {
+bool is_transient_upload(const Round& round) { return !round.durable && !round.direct; }
+}  // namespace
+
 Round RoundsUnderWay::take_first() {
   Round round = std::move(rounds_.front());
   rounds_.pop_front();
@@ -74,8 +78,13 @@ MissingReports RoundsUnderWay::missing_reports() const {
 
 void RoundsUnderWay::add_reported(std::vector<Digest>& blobs) const {
   for (const Round& round : rounds_)
-    if (!round.durable && !round.direct)
+    if (is_transient_upload(round))
       for (const auto& tensor : round.tensors) blobs.push_back(tensor.sha256);
+}
+
+std::optional<Instant> RoundsUnderWay::uploading_since() const {
+  const auto oldest = std::find_if(rounds_.begin(), rounds_.end(), is_transient_upload);
+  return oldest == rounds_.end() ? std::nullopt : std::optional(oldest->begun);
 }
 
 }  // namespace weft::broker

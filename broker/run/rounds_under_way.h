@@ -44,8 +44,10 @@ class RoundsUnderWay {
   std::optional<Saving> saving(
       const std::vector<Bytes>& bytes) const;  // the oldest checkpoint; `bytes` by stage
   MissingReports missing_reports() const;      // who owes a part of the oldest one that lacks any
-  // Blobs of those that are not durable.
+  // Of those that stages upload, and that need not outlive the broker: the blobs of the parts that were
+  // reported; and when the oldest began, since when other parts may be on their way.
   void add_reported(std::vector<Digest>& blobs) const;
+  std::optional<Instant> uploading_since() const;
 
  private:
   std::deque<Round> rounds_;

@@ -127,8 +127,7 @@ class Run {
   std::optional<Duration> comparing() const;
   const proto::LinkComparison& compared() const { return comparison_.last(); }
   uint64_t repeats_dropped() const { return repeats_.dropped(); }  // reports of stages that had come back
-  // Blobs of snapshots under way, which are not durable.
-  void add_reported(std::vector<Digest>& blobs) const { rounds_.under_way().add_reported(blobs); }
+  const RoundsUnderWay& snapshots() const { return rounds_.under_way(); }
 
   // Its invariants, which hold between any two calls. Internal: which one does not.
   Status check() const;

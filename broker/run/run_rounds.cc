@@ -105,6 +105,7 @@ proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
   ++count_;
   Round round{.sequence = place.sequence,
               .step = place.granted,
+              .begun = now,
               .durable = durable,
               .gates = place.granted > place.committed && pace_.is_eager()};
   // The first one goes to the broker: what the run is left with after a loss is nowhere else.

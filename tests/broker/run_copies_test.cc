@@ -24,6 +24,21 @@ TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
   EXPECT_EQ(run.script.back().keep_from, 2u);
 }
 
+TEST(Rounds, TheOldestUnderWaySaysSinceWhenBlobsMayBeOnTheirWay) {
+  RunFixture run({.stage_bytes = 1 << 20, .predicted_step = 0.02});
+  EXPECT_FALSE(run.run.snapshots().uploading_since());
+  const Instant first = run.now;
+  run.hear(run.run.start(run.now));
+  for (uint64_t step = 1; step <= 12; ++step) run.step(step, 0.02);
+  ASSERT_EQ(run.written(CommandKind::CopyState), (StepList{1, 6}));
+  EXPECT_EQ(run.run.snapshots().uploading_since(), first);
+  run.snapshot(1);
+  EXPECT_EQ(run.run.snapshots().uploading_since(), first) << "that of step 6 was asked for at once, too";
+  run.snapshot(6);
+  ASSERT_TRUE(run.run.snapshots().uploading_since());
+  EXPECT_GT(*run.run.snapshots().uploading_since(), first);
+}
+
 TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
   RunFixture run({.stage_bytes = 1 << 20, .predicted_step = 0.02});  // an upload takes 4.2 steps
   run.hear(run.run.start(run.now));

@@ -73,5 +73,32 @@ TEST_F(SavingTest, WithALostStageNothingIsBeingSavedUntilTheJobRunsAgain) {
   EXPECT_EQ(status().saving.step, 0u) << "of the plan before";
 }
 
+// Of a line whose upload takes long: what a stage has uploaded and not reported yet nobody can name.
+TEST(Uploads, OfSnapshotsUnderWayStayHoweverLongTheyTake) {
+  World world;
+  world.run_two_stages(100);  // each step has a copy, and a few are under way at once
+  world.now += std::chrono::seconds(40);
+  std::vector<Duration> young;
+  for (uint64_t step = 1; step <= 2; ++step) {
+    for (const ConnectionId peer : world.peers) {
+      proto::StepReport report{.run = 1, .plan_version = world.version, .step = step};
+      report.squares = {4.0};
+      if (peer == world.peers.back()) report.losses = {1.0, 3.0};
+      report.updated = true;
+      world.receive(peer, report);
+    }
+    for (const ConnectionId peer : world.peers) {
+      const proto::CheckpointReport report{.run = 1, .plan_version = world.version, .step = step};
+      const Effects effects =
+          world.step(Received{peer, std::make_shared<const Message>(report), /*bytes=*/{}});
+      for (const Effect& effect : effects.effects)
+        if (const auto* keep = std::get_if<KeepTransient>(&effect)) young.push_back(keep->young);
+    }
+  }
+  ASSERT_EQ(young.size(), 2u) << "a copy is whole";
+  EXPECT_GE(young[0], std::chrono::seconds(40)) << "step 2's began with the run";
+  EXPECT_GE(young[1], std::chrono::seconds(40)) << "so did step 3's";
+}
+
 }  // namespace
 }  // namespace weft::broker
