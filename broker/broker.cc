@@ -145,6 +145,11 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
           [&](const proto::StageFailed& m) {
             with_stage(m, [&](Job& job, uint32_t stage) { recovery_.on_stage_failed(job, stage, peer, m); });
           },
+          [&](const proto::DifferenceRefused& m) {
+            with_stage(m, [&](Job& job, uint32_t stage) {
+              status = recovery_.on_difference_refused(job, stage, peer, m);
+            });
+          },
           [&](const proto::StageResumed& m) {
             if (Job* job = runs_.find_ahead(peer, m))
               return recovery_.recover(*job, "peer " + peer.name +

@@ -31,6 +31,9 @@ class Recovery {
   // anew.
   bool leave_out(Job& job, const Peer& peer, const std::string& reason);
   void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
+  // InvalidArgument: the stage breaks the protocol.
+  Status on_difference_refused(Job& job, uint32_t stage, const Peer& peer,
+                               const proto::DifferenceRefused& refused);
   void on_blobs_verified(const BlobsVerified& event);
   void on_slow(const SlowStage& slow, Peer& peer);
 

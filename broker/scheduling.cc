@@ -91,11 +91,13 @@ void Scheduler::schedule() {
     const size_t wanted = std::max<size_t>(1, job.submitted.submission->stages);
     if (free.size() >= wanted) {
       if (plannings >= kPlanningsMax) continue;
-      std::vector<Candidate> known = who_was_there(job, free);
       const bool waits = probes_.waits_for(job, free);
-      if (waits && (known.size() < wanted || job.needs_who_came || probes_.waits_for(job, known))) continue;
+      if (waits) {
+        free = and_who_is_known(who_was_there(job, free), free);
+        if (free.size() < wanted || job.needs_who_came) continue;
+      }
       job.move_to.clear();
-      start_planning(job, waits ? std::move(known) : std::move(free), /*again=*/false);
+      start_planning(job, std::move(free), /*again=*/false);
       job.planning()->lacks_who_came = waits;
       ++plannings;
       continue;
@@ -129,6 +131,18 @@ std::vector<Candidate> Scheduler::who_was_there(const Job& job, const std::vecto
   std::copy_if(free.begin(), free.end(), std::back_inserter(known), [&](const Candidate& candidate) {
     return std::any_of(stages.begin(), stages.end(),
                        [&](const PlannedStage& stage) { return stage.peer == candidate.peer; });
+  });
+  return known;
+}
+
+// Of those who came meanwhile, all whose line is known by now, if not every pair.
+std::vector<Candidate> Scheduler::and_who_is_known(const std::vector<Candidate>& were_there,
+                                                   const std::vector<Candidate>& free) const {
+  std::vector<Candidate> known;
+  std::copy_if(free.begin(), free.end(), std::back_inserter(known), [&](const Candidate& candidate) {
+    return (!were_there.empty() && probes_.is_known(candidate.peer, were_there)) ||
+           std::any_of(were_there.begin(), were_there.end(),
+                       [&](const Candidate& other) { return other.peer == candidate.peer; });
   });
   return known;
 }

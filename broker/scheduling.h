@@ -57,6 +57,8 @@ class Scheduler {
   void forgive(Job& job);
   static bool may_place_again(const Job& job);
   static std::vector<Candidate> who_was_there(const Job& job, const std::vector<Candidate>& free);
+  std::vector<Candidate> and_who_is_known(const std::vector<Candidate>& were_there,
+                                          const std::vector<Candidate>& free) const;
   std::optional<std::vector<Candidate>> peers_to_move_to(const Job& job,
                                                          const std::vector<Candidate>& free) const;
   void start_planning(Job& job, std::vector<Candidate> from, bool again);

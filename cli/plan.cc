@@ -8,6 +8,7 @@
 #include "cli/json_event.h"
 #include "cli/plan_html.h"
 #include "cli/plan_placement.h"
+#include "cli/plan_replicas.h"
 #include "cli/plan_report.h"
 #include "cli/plan_serving.h"
 #include "plan/microbatch.h"
@@ -64,6 +65,14 @@ Status write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
+template <typename Page>
+Result<int> write_page(const PlanOptions& options, const Page& page) {
+  if (options.html.empty()) return kExitOk;
+  WEFT_TRY_STATUS(write_file(options.html, page()));
+  if (!options.json()) std::printf("report: %s\n", options.html.c_str());
+  return kExitOk;
+}
+
 Result<Duration> predicted_step(const PlanOptions& options, const PlannedJob& job,
                                 const PlanCluster& cluster) {
   const plan::PlanRequest request = request_of(options, job, cluster);
@@ -111,15 +120,18 @@ Result<int> run_serving(const PlanOptions& options, const configs::Job& job) {
 
 Result<int> run_replicas(const PlanOptions& options, const PlannedJob& job, const PlanCluster& cluster,
                          plan::ReplicasRequest request) {
-  if (options.compare || !options.html.empty())
-    return fail(job.job.error(ErrorCode::Unsupported, "sync",
-                              "--compare and --html speak of one pipeline, and these replicas are each one "
-                              "of their own"));
   request.compares = true;
   WEFT_TRY(const plan::ReplicasPlan plan, plan::make_replicas_plan(request));
   const ReplicasShown shown{&job, &cluster, &plan};
-  options.json() ? print_event(json_replicas(shown)) : put(text_replicas(shown, options.verbose));
-  return kExitOk;
+  std::optional<ReplicasComparison> comparison;
+  if (options.compare) {
+    comparison = compare_replicas(job, request, plan);
+    options.json() ? print_event(json_replicas_comparison(shown, *comparison))
+                   : put(text_replicas_comparison(shown, *comparison));
+  } else {
+    options.json() ? print_event(json_replicas(shown)) : put(text_replicas(shown, options.verbose));
+  }
+  return write_page(options, [&] { return html_replicas(shown, comparison ? &*comparison : nullptr); });
 }
 
 Result<int> run_plan(const PlanOptions& options) {
@@ -149,10 +161,7 @@ Result<int> run_plan(const PlanOptions& options) {
   const PlanShown shown{&job, &cluster, &*plan, stage_facts(job.graph, *plan)};
   if (!options.compare)
     options.json() ? print_event(json_plan(shown)) : put(text_plan(shown, options.verbose));
-  if (options.html.empty()) return kExitOk;
-  WEFT_TRY_STATUS(write_file(options.html, html_report(shown, comparison ? &*comparison : nullptr)));
-  if (!options.json()) std::printf("report: %s\n", options.html.c_str());
-  return kExitOk;
+  return write_page(options, [&] { return html_report(shown, comparison ? &*comparison : nullptr); });
 }
 
 }  // namespace
@@ -166,7 +175,9 @@ void add_plan(CommandLine program, Command& chosen) {
   command.flag("--live", options->live, "plan for the peers of the broker").excludes(cluster);
   const Option strategy =
       command.option("--strategy", options->strategy, "how to plan; an unknown name lists those there are");
-  command.flag("--compare", options->compare, "every strategy, and what there is to gain").excludes(strategy);
+  command
+      .flag("--compare", options->compare, "every strategy, or number of replicas, and what there is to gain")
+      .excludes(strategy);
   command.option("--set", options->sets, "override a key of the job, as batch_size=64 (may be given again)")
       .one_value_each();
   command.option("--size", options->sizes, "a symbolic dim of the model: name=number (may be given again)")

@@ -65,19 +65,15 @@ const plan::DeviceView& device_of(const PlanShown& shown, size_t stage) {
 
 // ---- what there is to say first ----
 
-std::string key_figure(const std::string& value, const std::string& name) {
-  return "<div><b>" + value + "</b><span class=\"soft\">" + name + "</span></div>";
-}
-
 std::string money_figures(const PlanShown& shown) {
   const Money money = money_of(*shown.cluster, *shown.plan);
   const double rate = shown.job->samples_per_second(seconds(shown.plan->predicted_step));
   std::string text;
   const auto add = [&](std::optional<double> an_hour, const char* how) {
     if (an_hour)
-      text +=
-          key_figure("$" + format_usd(per_million_samples(*an_hour, rate)),
-                     "a million samples, " + std::string(how) + " at $" + format_usd(*an_hour) + " an hour");
+      text += html_key_figure(
+          "$" + format_usd(per_million_samples(*an_hour, rate)),
+          "a million samples, " + std::string(how) + " at $" + format_usd(*an_hour) + " an hour");
   };
   add(money.bought_an_hour, "bought");
   add(money.rented_an_hour, "rented");
@@ -92,12 +88,12 @@ std::string head(const PlanShown& shown) {
                      html_text(shown.cluster->source) + ", " +
                      std::to_string(shown.cluster->view.devices().size()) +
                      " devices; predicted, nothing has been run</p><div class=\"key\">";
-  text += key_figure(plan::show(shown.plan->predicted_step), "a step");
-  text += key_figure(format_rate(job.samples_per_second(step)), "predicted");
+  text += html_key_figure(plan::show(shown.plan->predicted_step), "a step");
+  text += html_key_figure(format_rate(job.samples_per_second(step)), "predicted");
   text += money_figures(shown);
-  text += key_figure(std::to_string(stages), stages == 1 ? "stage" : "stages");
-  text += key_figure(std::to_string(job.microbatches) + " x " + std::to_string(job.job.microbatch_size),
-                     "microbatches x samples");
+  text += html_key_figure(std::to_string(stages), stages == 1 ? "stage" : "stages");
+  text += html_key_figure(std::to_string(job.microbatches) + " x " + std::to_string(job.job.microbatch_size),
+                          "microbatches x samples");
   text += "</div><ul class=\"lines\">";
   for (const std::string& line : shown.plan->explanation)
     if (!line.starts_with(' ')) text += "<li>" + html_text(line) + "</li>";
@@ -276,7 +272,13 @@ std::string arrow(const PlanShown& shown, uint32_t s) {
   return "<div class=\"arrow\">" + (text.empty() ? "nothing passes directly" : text) + "</div>";
 }
 
-std::string graph_by_stage(const PlanShown& shown) {
+}  // namespace
+
+std::string html_key_figure(const std::string& value, const std::string& name) {
+  return "<div><b>" + value + "</b><span class=\"soft\">" + name + "</span></div>";
+}
+
+std::string html_stages(const PlanShown& shown) {
   const auto count = static_cast<uint32_t>(shown.plan->stages.size());
   std::string text =
       "<section><h2>The graph by stage</h2><p class=\"soft\">What each stage computes forward, and "
@@ -287,7 +289,12 @@ std::string graph_by_stage(const PlanShown& shown) {
   return text + "</details></section>";
 }
 
-}  // namespace
+std::string html_page(std::string_view job, const std::string& body) {
+  return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>" +
+         html_text(job) + " - a weft plan</title><style>" + std::string(kStyle) +
+         "</style></head><body><main>" + body + "</main></body></html>\n";
+}
 
 std::string html_text(std::string_view text) {
   // A dump replaces what is no UTF-8.
@@ -348,18 +355,14 @@ std::string html_heat_map(const plan::ClusterView& cluster) {
 }
 
 std::string html_report(const PlanShown& shown, const Comparison* comparison) {
-  std::string text =
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>" +
-      html_text(shown.job->name) + " - a weft plan</title><style>" + std::string(kStyle) +
-      "</style></head><body><main>" + head(shown);
+  std::string text = head(shown);
   if (comparison) text += comparison_table(shown, *comparison);
   if (shown.cluster->view.devices().size() > 1)
     text += "<section><h2>Bandwidth between devices</h2>" + html_heat_map(shown.cluster->view) + "</section>";
   text += "<section><h2>A step</h2>" + html_timeline(shown) + "</section>";
-  text += graph_by_stage(shown);
+  text += html_stages(shown);
   text += "<section><h2>Memory by stage</h2>" + html_memory(shown) + "</section>";
-  return text + "</main></body></html>\n";
+  return html_page(shown.job->name, text);
 }
 
 }  // namespace weft::cli

@@ -13,6 +13,13 @@ namespace weft::cli {
 // `comparison` may be nullptr.
 std::string html_report(const PlanShown& shown, const Comparison* comparison);
 
+// A page of a plan: `body` is in <main>.
+std::string html_page(std::string_view job, const std::string& body);
+// One of the figures that stand first.
+std::string html_key_figure(const std::string& value, const std::string& name);
+// The graph by stage.
+std::string html_stages(const PlanShown& shown);
+
 // Well-formed text for HTML and SVG, in elements and attributes: markup escaped, bytes that are no UTF-8 and
 // control characters replaced.
 std::string html_text(std::string_view text);

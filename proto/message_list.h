@@ -64,4 +64,5 @@
   X(CancelRequest, cancel_request)       \
   X(ServeProgress, serve_progress)       \
   X(RemoveJob, remove_job)               \
-  X(ReplicasLeftOut, replicas_left_out)
+  X(ReplicasLeftOut, replicas_left_out)  \
+  X(DifferenceRefused, difference_refused)

@@ -159,6 +159,15 @@ struct ReplicasLeftOut {
   uint64_t sequence = 0;  // the same
   bool too_late = false;  // the stage had sent means with what the lost ones sent, or agreed on them
 };
+// Instead of a mean: what a replica has sent is not added up. The stage takes no mean until the run goes on
+// without that replica.
+struct DifferenceRefused {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;     // after which the replicas agree
+  uint32_t replica = 0;  // whose it is
+  double ratio = 0;      // its norm is so many times the usual one; 0: it is not finite
+};
 struct PredictionReport {
   JobNumber run = 0;
   PlanVersion plan_version = 0;

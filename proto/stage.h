@@ -87,6 +87,9 @@ struct AgreedTensor {
 struct LocalTerms {
   replicas::LocalSteps steps{};
   std::vector<AgreedTensor> tensors{};  // that the stage has, by number
+  // How many times the usual one the norm of what a replica sends may be (replicas/norm_guard.h); 0: whatever
+  // comes is added up.
+  double norm_bound = 0;
 };
 
 struct AssignStage {

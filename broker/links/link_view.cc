@@ -52,6 +52,16 @@ struct Measured {
   bool has_failed = false;
 };
 
+// The slowest that was seen from a site to any other, or to it from any.
+struct Slowest {
+  double rate = 0, round_trip = 0;  // 0: nothing was seen
+  void add(const Seen& seen) {
+    if (const double seen_rate = seen.rate.value_or(0); seen_rate > 0)
+      rate = rate > 0 ? std::min(rate, seen_rate) : seen_rate;
+    round_trip = std::max(round_trip, seen.round_trip.value_or(0));
+  }
+};
+
 class LinksOf {
  public:
   LinksOf(const Survey& survey, std::span<const uint32_t> numbers)
@@ -107,6 +117,7 @@ class LinksOf {
       if (site_of_[peer] != kNowhere) continue;
       if (site != kNowhere) {
         site_of_[peer] = measured.try_emplace(site, sites_).first->second;
+        placed_.insert(site_of_[peer]);
       } else if (!survey_.partners(peer).empty() && ++lonely <= kLonelyMax) {
         site_of_[peer] = sites_;
       } else {
@@ -124,10 +135,14 @@ class LinksOf {
 
   void gather() {
     measured_.resize(size_t{sites_} * sites_);
+    from_.resize(sites_);
+    to_.resize(sites_);
     for (uint32_t peer = 0; peer < survey_.peers(); ++peer) {
       const uint32_t from = site_of_[peer];
       if (from == kNowhere || named_.contains(from)) continue;
       for (const Partner& partner : survey_.partners(peer)) {
+        from_[from].add(partner.out);
+        to_[from].add(partner.in);
         const uint32_t to = site_of_[partner.peer];
         if (to != kNowhere && !named_.contains(to))
           add(partner, ends(peer, partner.peer), measured_[size_t{from} * sites_ + to]);
@@ -160,8 +175,17 @@ class LinksOf {
       link.is_assumed = false;
     } else if (measured.has_failed) {
       return kNoWay;
+    } else if (placed_.contains(from) || placed_.contains(to)) {
+      guess(from_[from], to_[to], link);
     }
     return link;
+  }
+  // Who has just come was measured with few: to the others it is taken for no faster than the slowest that
+  // was seen of its line, and of theirs.
+  static void guess(const Slowest& from, const Slowest& to, plan::LinkView& link) {
+    if (from.rate <= 0 || to.rate <= 0) return;
+    link.bytes_per_second = std::max(kLeastRate, std::min(from.rate, to.rate));
+    link.latency = one_way(std::max(from.round_trip, to.round_trip));
   }
   // The middle of what is the path's own, unless more samples than those were faster: then these are
   // exceptions.
@@ -211,7 +235,9 @@ class LinksOf {
   std::vector<uint32_t> site_of_;          // by peer, as the view numbers them
   plan::LinkView assumed_;
   uint32_t sites_ = 0;
-  std::set<uint32_t> named_{};  // sites of which nothing is known but a name
+  std::set<uint32_t> placed_{};         // sites where peers stand for sure
+  std::set<uint32_t> named_{};          // sites of which nothing is known but a name
+  std::vector<Slowest> from_{}, to_{};  // by site
   std::vector<Measured> measured_{};
 };
 

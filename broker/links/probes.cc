@@ -12,8 +12,9 @@ constexpr uint64_t kBytesMax = 16 << 20;  // each way
 constexpr Duration kTimeMax = std::chrono::milliseconds(1200);
 constexpr Duration kProbeDeadline = std::chrono::seconds(15);
 constexpr Duration kRoundDeadline = std::chrono::seconds(17);
-// Who did not answer, or had something else to do, is not asked again for so long.
-constexpr Duration kRest = std::chrono::seconds(30);
+// Who did not answer, or had something else to do, is not asked again for so long; who was given a stage may
+// answer beside it.
+constexpr Duration kRest = std::chrono::seconds(30), kRestOfTheAssigned = std::chrono::seconds(1);
 // Beyond these nobody is believed.
 constexpr double kRateMin = 1e3, kRateMax = 125e9;
 constexpr Duration kRoundTripMax = std::chrono::seconds(60);
@@ -41,9 +42,9 @@ std::vector<PeerId> Probes::growing_peers() const {
   std::vector<PeerId> growing;
   for (const auto& [number, job] : book_.jobs()) {
     const phase::Running* at = job.running();
-    if (at == nullptr || at->over || at->moving) continue;
+    if (at == nullptr || at->over) continue;
     const PlannedRun& plan = *at->crew.plan;
-    if (plan.replicas_max <= at->run->inner().replicas()) continue;
+    if (plan.replicas_max <= at->run->inner().replicas() - at->run->absence().replicas().size()) continue;
     for (const PlannedStage& stage : plan.stages)
       if (const Peer* peer = pool_.find(stage.peer); peer != nullptr && may_probe(*peer) &&
                                                      peer->stages.size() == 1 &&
@@ -147,7 +148,8 @@ void Probes::on_failed(Pair& probe, const Peer& peer, const Error& error) {
     links_.record({.from = peer.id, .to = other, .at = step_.now.monotonic});
     links_.record({.from = other, .to = peer.id, .at = step_.now.monotonic});
   } else {
-    resting_[peer.id] = resting_[other] = step_.now.monotonic + kRest;
+    resting_[peer.id] = resting_[other] =
+        step_.now.monotonic + (error.code == ErrorCode::Cancelled ? kRestOfTheAssigned : kRest);
   }
   probe.dialler_said = probe.acceptor_said = true;
 }
@@ -261,6 +263,16 @@ bool Probes::waits_for(Job& job, const std::vector<Candidate>& free) {
                   "the links between " + std::to_string(peers.size()) + " peers are being measured");
   step_.probes = true;
   return true;
+}
+
+bool Probes::is_known(const PeerId& peer, const std::vector<Candidate>& among) const {
+  const auto carries = [&](const PeerId& from, const PeerId& to) {
+    const auto sample = links_.find(from, to);
+    return sample && sample->bytes_per_second > 0;
+  };
+  return std::any_of(among.begin(), among.end(), [&](const Candidate& other) {
+    return carries(peer, other.peer) && carries(other.peer, peer);
+  });
 }
 
 plan::ClusterView Probes::cluster_of(const std::vector<Candidate>& candidates) const {

@@ -33,6 +33,8 @@ class Probes {
 
   // A plan is made once all is known of the links, or it has been waited for long enough. REQUIRES: it waits.
   bool waits_for(Job& job, const std::vector<Candidate>& free);
+  // Whether it was measured with one of these: what its line carries is known.
+  bool is_known(const PeerId& peer, const std::vector<Candidate>& among) const;
   plan::ClusterView cluster_of(const std::vector<Candidate>& candidates) const;
   proto::LinkList list() const;
   uint64_t version() const { return links_.version(); }

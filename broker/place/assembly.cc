@@ -18,6 +18,8 @@ using proto::ProgramKind;
 
 namespace {
 
+constexpr double kNormBound = 10;  // times what is usual may a replica's difference be
+
 // What a stage begins with after `saved`: what is trained as saved there; what is not, and what no checkpoint
 // holds, as it was assigned before. From the start: as submitted, which the plan before says if it began
 // there.
@@ -215,7 +217,7 @@ void Assembly::add_agreed() {
     agreed.push_back({number, weight.name, weight.owner, weight.stages});
   }
   for (StageAtPeer& at : stages_) {
-    proto::LocalTerms local{.steps = *terms_.run.local_steps, .tensors = {}};
+    proto::LocalTerms local{.steps = *terms_.run.local_steps, .tensors = {}, .norm_bound = kNormBound};
     for (const proto::StageProgram& program : at.stage->programs) {
       if (program.kind != ProgramKind::Train) continue;
       for (const dag::StateKey& key : dag::trained_state(*program.graph, {}))

@@ -249,6 +249,21 @@ PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const plan::Se
   });
 }
 
+PeerEffects Peer::on_difference_not_finite(Instant now, uint64_t generation, const plan::Seat& from,
+                                           uint64_t steps_before, const Error& error) {
+  return handle(*state_, now, [&] {
+    HeldStage* stage = state_->find_at_work(generation);
+    if (stage == nullptr || stage->machine.is_left_out(from)) return;
+    if (!stage->machine.refuse_not_finite(from, steps_before))
+      return state_->fail_stage(
+          *stage, error, {.unreachable = from, .permanent = true, .diverged = true, .step = steps_before});
+    for (proto::Message& message : stage->machine.take_reports()) {
+      state_->report(*stage, stage->machine.last_sequence(), std::move(message));
+      if (stage->failed) return;
+    }
+  });
+}
+
 PeerEffects Peer::on_probed(Instant now, const proto::ProbeReport& report) {
   return handle(*state_, now, [&] {
     if (state_->session.is_admitted()) state_->tell(report);

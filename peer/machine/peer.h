@@ -197,6 +197,10 @@ class Peer {
   PeerEffects on_not_finite(Instant now, uint64_t generation, const plan::Seat& from, uint64_t step,
                             const Error& error);
 
+  // A difference that came from there, for the agreement of the round after so many steps, is not finite.
+  PeerEffects on_difference_not_finite(Instant now, uint64_t generation, const plan::Seat& from,
+                                       uint64_t steps_before, const Error& error);
+
   PeerEffects on_probed(Instant now, const proto::ProbeReport& report);
 
   // Work. on_tensor: `accepted` says whether the shell keeps the bytes.

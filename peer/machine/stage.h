@@ -57,6 +57,9 @@ class StageMachine {
   bool is_left_out(const plan::Seat& seat) const {
     return agreements_.left_out() != nullptr && agreements_.left_out()->has(seat.replica);
   }
+  bool refuse_not_finite(const plan::Seat& from, uint64_t steps_before) {
+    return script_.refuse_not_finite(from.replica, steps_before);
+  }
   void on_data(const MicrobatchKey& key, uint64_t sample_position) {
     arrivals_.on_data(key, sample_position);
   }

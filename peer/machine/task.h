@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/units.h"
 #include "proto/messages.h"
 #include "replicas/left_out.h"
+#include "replicas/norm_guard.h"
 
 namespace weft::peer {
 
@@ -55,6 +57,8 @@ struct TaskOutcome {
   std::vector<double> loss{}, correct{}, counted{};
   std::vector<double> squares{};
   std::vector<double> statistics{};  // sums of squares too, of running statistics; with `squares`
+  // Of a Mean: what that replica sent is out of all proportion, and no mean was taken.
+  std::optional<replicas::Outlier> refused{};
   // At the entry of a served model: what became of requests, each's in order; passes that are under way;
   // whether Begin would find more to do at once; and what the ring did and holds.
   std::vector<proto::ServeProgress> served{};

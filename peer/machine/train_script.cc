@@ -27,6 +27,7 @@ TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, A
     : assignment_(std::move(assignment)),
       arrivals_(arrivals),
       agreements_(agreements),
+      turns_(assignment_, agreements),
       options_(options),
       completed_(assignment_->after_step),
       granted_(completed_),
@@ -45,7 +46,10 @@ Status TrainScript::on_command(const Command& command) {
   if (command.sequence <= last_sequence_) return {};
   if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");
   WEFT_TRY_STATUS(check_command(*assignment_, command, granted_));
-  if (command.kind == CommandKind::LeaveOut) WEFT_TRY_STATUS(leave_out(command));
+  if (command.kind == CommandKind::LeaveOut) {
+    WEFT_TRY_STATUS(turns_.leave_out(command, completed_, given_.step));
+    take_reports_of_agreement();
+  }
   last_sequence_ = command.sequence;
   committed_ = std::max(committed_, command.committed);
   settled_ = std::max(settled_, command.settled);
@@ -59,23 +63,14 @@ Status TrainScript::on_command(const Command& command) {
   return {};
 }
 
-// Carried out at once, or too late: once what the lost ones sent is in a mean, or was agreed on. Else the
-// agreement begins again: what went to a lost owner goes to whoever takes its place.
-Status TrainScript::leave_out(const Command& command) {
-  if (const auto& before = agreements_.left_out(); before && !command.left_out.includes(*before))
-    return refuse("a replica that was left out has a part again");
-  if (next_agreement(assignment_->local->steps, completed_ + 1) < command.step)
-    return refuse("replicas that are left out of an agreement that is not the next");
-  const bool too_late = given_.is_too_late(command.step, agreements_.takes_means());
-  reports_.emplace_back(proto::ReplicasLeftOut{.run = command.run,
-                                               .plan_version = command.plan_version,
-                                               .step = command.step,
-                                               .sequence = command.sequence,
-                                               .too_late = too_late});
-  if (too_late) return {};
-  agreements_.leave_out(std::make_shared<const replicas::LeftOut>(command.left_out));
-  if (given_.has_begun_to_agree(command.step)) given_.agreed.reset();
-  return {};
+bool TrainScript::refuse_not_finite(uint32_t replica, uint64_t steps_before) {
+  const bool refused = turns_.refuse_not_finite(replica, steps_before, completed_);
+  take_reports_of_agreement();
+  return refused;
+}
+
+void TrainScript::take_reports_of_agreement() {
+  for (proto::Message& report : turns_.take_reports()) reports_.push_back(std::move(report));
 }
 
 Status TrainScript::on_norm(const proto::GradientNorm& norm) {
@@ -141,18 +136,9 @@ std::optional<Task> TrainScript::next_of_step(uint64_t last) {
     if (!agrees_after(*assignment_, step)) given_.end_step();
     return task;
   }
-  auto task = next_of_agreement(step);
+  auto task = turns_.next(step);  // also of a replica that makes no step of its own
   if (task && task->kind == TaskKind::Agree) given_.end_step();
   return task;
-}
-
-// A replica that makes no step of its own agrees all the same.
-std::optional<Task> TrainScript::next_of_agreement(uint64_t step) {
-  const TaskKind next = given_.next_of_agreement();
-  if (next == TaskKind::Mean && !agreements_.are_differences_there(step)) return std::nullopt;
-  if (next == TaskKind::Agree && !agreements_.are_means_there(step)) return std::nullopt;
-  given_.agreed = next;
-  return Task{.kind = next, .key = {ProgramKind::Agree, step, 0}, .left_out = agreements_.left_out()};
 }
 
 // Its squares first, where all stages decide about it together.
@@ -304,7 +290,10 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
         finish_step(now, outcome);
       break;
     case TaskKind::Differ:
+      break;
     case TaskKind::Mean:
+      turns_.on_mean_done(task.key.step, outcome);
+      take_reports_of_agreement();
       break;
     case TaskKind::Agree:
       agreements_.finish(task.key.step);

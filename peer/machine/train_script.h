@@ -20,6 +20,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "peer/machine/agreement_turns.h"
 #include "peer/machine/agreements.h"
 #include "peer/machine/arrivals.h"
 #include "peer/machine/given.h"
@@ -52,6 +53,9 @@ class TrainScript {
   Status on_command(const proto::Command& command);
   // Of a step that is completed: ignored, for the same reason.
   Status on_norm(const proto::GradientNorm& norm);
+  // What a replica has sent for the round after so many steps is not finite: it is refused, and said so.
+  // False: it is not this stage's, or it is not its time.
+  bool refuse_not_finite(uint32_t replica, uint64_t steps_before);
   // In the order in which they were handed out.
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome);
 
@@ -83,14 +87,12 @@ class TrainScript {
   };
 
   uint32_t microbatches() const { return assignment_->training.microbatches(); }
-
-  Status leave_out(const proto::Command& command);
+  void take_reports_of_agreement();
 
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step(uint64_t last);
   bool has_idle_step() const;
   std::optional<Task> next_update(uint64_t step);
-  std::optional<Task> next_of_agreement(uint64_t step);
   std::optional<Task> next_of_forward(const proto::Command& command);
   std::optional<Task> next_of_comparison(const proto::Command& command);
   std::optional<Task> next_of(const proto::Command& command, bool& all_given);
@@ -108,6 +110,7 @@ class TrainScript {
   std::shared_ptr<const proto::AssignStage> assignment_;
   Arrivals& arrivals_;
   Agreements& agreements_;
+  AgreementTurns turns_;
   Options options_;
   std::deque<proto::Command> commands_;
   uint64_t completed_ = 0;  // steps

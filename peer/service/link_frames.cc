@@ -12,7 +12,7 @@ Result<net::PayloadPlace> Links::on_head(plan::Seat seat, uint64_t number, uint8
                                          std::span<const std::byte> head) {
   Link& link = links_.at(seat);
   Channel* channel = channel_of(link, number);
-  if (failed_ || channel == nullptr) return net::PayloadPlace{};
+  if (link.is_down || channel == nullptr) return net::PayloadPlace{};
   channel->incoming.reset();
   const bool is_piece = kind == static_cast<uint8_t>(proto::FrameKind::Piece);
   if (!is_piece && kind != static_cast<uint8_t>(proto::FrameKind::Tensor)) return net::PayloadPlace{};
@@ -52,7 +52,7 @@ Result<net::PayloadPlace> Links::place_piece(Link& link, Channel& channel, size_
 
 void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
   Link& link = links_.at(seat);
-  if (failed_ || !link.channels.contains(number)) return;
+  if (link.is_down || !link.channels.contains(number)) return;
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
     const auto message = proto::decode(frame.payload.span());
     if (!message) return down(seat, message.error());

@@ -86,7 +86,7 @@ void Links::start() {
 
 void Links::act(Link& link, LinkMachine::Effects effects) {
   for (link_effects::Effect& effect : effects) {
-    if (failed_) return;
+    if (link.is_down) return;
     std::visit(Overloaded{
                    [&](const link_effects::Dial& e) { dial(link, e.address, e.deadline); },
                    [&](const link_effects::StopDialling&) { link.attempt.reset(); },
@@ -214,7 +214,7 @@ net::Connection::Handlers Links::handlers_of(plan::Seat seat, uint64_t number) {
 std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& connection,
                                                       const proto::LinkHello& hello) {
   const auto at = links_.find(hello.seat);
-  if (failed_ || at == links_.end() || !at->second.machine->wants(connection->remote(), hello))
+  if (at == links_.end() || at->second.is_down || !at->second.machine->wants(connection->remote(), hello))
     return std::nullopt;
   Link& link = at->second;
   const uint64_t number = add_channel(link, connection);
@@ -246,7 +246,7 @@ void Links::give(Link& link) {
 void Links::on_drained(plan::Seat seat, uint64_t number) {
   Link& link = links_.at(seat);
   Channel* channel = channel_of(link, number);
-  if (failed_ || channel == nullptr) return;
+  if (link.is_down || channel == nullptr) return;
   link.channels.on_drained(*channel, link.machine->streams(), options_.loop->now());
   give(link);
 }
@@ -255,7 +255,7 @@ void Links::send(plan::Seat seat, const proto::TensorHeader& header, const dag::
   const auto at = links_.find(seat);
   WEFT_CHECK(at != links_.end());
   Link& link = at->second;
-  if (failed_) return;
+  if (link.is_down) return;
   const Status kept = link.queue.add(urgency_of(header, *assignment_), tensor_frame(header, payload));
   if (!kept) return down(seat, kept.error());
   give(link);
@@ -275,18 +275,18 @@ void Links::end_session(Link& link) {
 
 void Links::on_lost(plan::Seat seat, uint64_t number, const Error& error) {
   Link& link = links_.at(seat);
-  if (link.channels.contains(number)) act(link, link.machine->on_lost(options_.loop->now(), number, error));
+  if (!link.is_down && link.channels.contains(number))
+    act(link, link.machine->on_lost(options_.loop->now(), number, error));
 }
 
 void Links::lose_connections(const Error& error) {
   for (auto& [seat, link] : links_)
-    for (const uint64_t number : link.channels.heard(/*all=*/true))
-      if (!failed_) on_lost(seat, number, error);
+    for (const uint64_t number : link.channels.heard(/*all=*/true)) on_lost(seat, number, error);
 }
 
 void Links::on_tick() {
   for (auto& [seat, link] : links_)
-    if (!failed_) on_link_tick(link, options_.loop->now());
+    if (!link.is_down) on_link_tick(link, options_.loop->now());
 }
 
 void Links::on_link_tick(Link& link, Instant now) {
@@ -295,9 +295,7 @@ void Links::on_link_tick(Link& link, Instant now) {
 }
 
 void Links::down(plan::Seat seat, const Error& error) {
-  if (failed_) return;
-  failed_ = true;
-  handlers_.on_down(seat, error);
+  if (!std::exchange(links_.at(seat).is_down, true)) handlers_.on_down(seat, error);
 }
 
 void Links::pause_reading(bool paused) {

@@ -49,8 +49,9 @@ struct LinkOptions : LinkTimes {
 class Links {
  public:
   struct Handlers {
-    std::function<void()> on_all_up;                             // once; may be called by start()
-    std::function<void(plan::Seat seat, const Error&)> on_down;  // once; the stage cannot go on
+    std::function<void()> on_all_up;  // once; may be called by start()
+    // Once for each link, of which nothing comes any more; the others go on.
+    std::function<void(plan::Seat seat, const Error&)> on_down;
     // Each once, as it came: a codec's payload has still to be decoded (peer/service/encoding.h).
     std::function<void(plan::Seat seat, const proto::TensorHeader&, dag::Tensor payload)> on_tensor;
   };
@@ -89,6 +90,7 @@ class Links {
     std::map<uint32_t, std::unique_ptr<net::Attempt>> further{};  // by index
     std::unique_ptr<net::Loop::Timer> wake{};
     uint64_t whole_bytes = 0;  // of tensors that came whole
+    bool is_down = false;      // for good
   };
   // Carries out what the link's machine wants.
   void act(Link& link, LinkMachine::Effects effects);
@@ -124,7 +126,7 @@ class Links {
   Handlers handlers_;
   std::map<plan::Seat, Link> links_;  // by the other seat
   uint64_t next_number_ = 1;          // counts all connections: what comes from an older one is nobody's
-  bool failed_ = false, all_up_said_ = false, is_paused_ = false;
+  bool all_up_said_ = false, is_paused_ = false;
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // callbacks outlive this for a moment
 };
 

@@ -31,6 +31,13 @@ BulkTransfers::PutOptions put_options(const UploadBlob& upload) {
           .packs = upload.packs,
           .owner = upload.generation};
 }
+PeerEffects tell_not_finite(Peer& peer, Instant now, uint64_t generation, const plan::Seat& from,
+                            const proto::TensorHeader& header) {
+  const Error error = not_finite(header, from);
+  if (header.program == proto::ProgramKind::Agree && header.direction == proto::Direction::Forward)
+    return peer.on_difference_not_finite(now, generation, from, header.step, error);
+  return peer.on_not_finite(now, generation, from, header.step, error);
+}
 
 }  // namespace
 
@@ -95,8 +102,7 @@ Status PeerService::start_links() {
   };
   handlers.on_not_finite = [this](uint64_t generation, const plan::Seat& from,
                                   const proto::TensorHeader& header) {
-    if (is_held(generation))
-      carry_out(peer_->on_not_finite(loop_.now(), generation, from, header.step, not_finite(header, from)));
+    if (is_held(generation)) carry_out(tell_not_finite(*peer_, loop_.now(), generation, from, header));
   };
   handlers.on_probed = [this](const proto::ProbeReport& report) {
     carry_out(peer_->on_probed(loop_.now(), report));

@@ -1,7 +1,9 @@
 #include "peer/service/seat_agreement.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -169,12 +171,46 @@ Status SeatAgreement::read_own(Held& held, uint64_t before) {
   return {};
 }
 
-Result<std::vector<SentShare>> SeatAgreement::take_means(uint64_t step,
-                                                         const std::vector<AgreedShare>& differences) {
+std::optional<replicas::Outlier> SeatAgreement::find_outlier(const OuterRound& now,
+                                                             const std::vector<AgreedShare>& differences) {
+  const double bound = assignment_->local->norm_bound;
+  if (bound <= 0) return std::nullopt;
+  const uint32_t own = assignment_->seat.replica;
+  std::vector<double> squares(now.steps.size(), 0);
+  const auto add = [&](uint32_t replica, std::span<const float> values) {
+    double sum = 0;
+    for (const float value : values) sum += static_cast<double>(value) * value;
+    squares[replica] += sum;
+  };
+  bool adds_up = false;
+  for (const Held& held : held_) {
+    if (!is_ours(held) || held.weight.is_statistic) continue;
+    adds_up = true;
+    add(own, held.own);
+  }
+  if (!adds_up) return std::nullopt;
+  for (const AgreedShare& one : differences)
+    if (const Held* held = find(one.number);
+        held != nullptr && is_ours(*held) && !held->weight.is_statistic && now.steps[one.replica] > 0)
+      add(one.replica, one.tensor.as<float>());
+  std::vector<std::optional<double>> norms(now.steps.size());
+  for (uint32_t replica = 0; replica < norms.size(); ++replica)
+    if (now.steps[replica] > 0)
+      norms[replica] = std::sqrt(squares[replica]) / static_cast<double>(now.steps[replica]);
+  return guard_.look_at(norms, own, bound);
+}
+
+Result<SeatAgreement::Means> SeatAgreement::take_means(uint64_t step, std::vector<AgreedShare> differences) {
   const OuterRound now = round(step);
+  std::move(kept_.begin(), kept_.end(), std::back_inserter(differences));
+  kept_.clear();
+  if (const auto outlier = find_outlier(now, differences)) {
+    kept_ = std::move(differences);
+    return Means{.refused = outlier};
+  }
   std::map<std::pair<uint32_t, uint32_t>, const Tensor*> came;
   for (const AgreedShare& one : differences) came[{one.number, one.replica}] = &one.tensor;
-  std::vector<SentShare> sent;
+  Means means;
   for (Held& held : held_) {
     if (!is_ours(held)) continue;
     if (left_out_ && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
@@ -195,9 +231,9 @@ Result<std::vector<SentShare>> SeatAgreement::take_means(uint64_t step,
     WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, held.mean));
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
       if (replica != assignment_->seat.replica && !(left_out_ && left_out_->has(replica)))
-        sent.push_back(share(held, now.steps_before, true, replica, payload));
+        means.sent.push_back(share(held, now.steps_before, true, replica, payload));
   }
-  return sent;
+  return means;
 }
 
 Status SeatAgreement::agree(const std::vector<AgreedShare>& means) {

@@ -17,6 +17,7 @@
 #include "proto/messages.h"
 #include "replicas/agreement.h"
 #include "replicas/left_out.h"
+#include "replicas/norm_guard.h"
 
 namespace weft::peer {
 
@@ -35,6 +36,11 @@ struct SentShare {
 
 class SeatAgreement {
  public:
+  struct Means {
+    std::vector<SentShare> sent{};
+    // Whose differences are out of all proportion, by the assignment's bound: then nothing was added up.
+    std::optional<replicas::Outlier> refused{};
+  };
   using Kept = std::map<dag::StateKey, dag::Tensor>;
   // Takes the weights that `state` holds as agreed; `kept` may have OuterMomentum, Residue and ReturnResidue,
   // which else are zero. Unsupported: a weight that is not float32; InvalidArgument: a tensor of another
@@ -50,8 +56,9 @@ class SeatAgreement {
   // then it is what now goes to others than before. OutOfRange: something is not finite; not_finite() says
   // what, and nothing else may be asked any more.
   Result<std::vector<SentShare>> differ(uint64_t step);
-  // REQUIRES: every difference that Agreements waits for is there, once.
-  Result<std::vector<SentShare>> take_means(uint64_t step, const std::vector<AgreedShare>& differences);
+  // REQUIRES: every difference that Agreements waits for is there, once; where means were refused, what has
+  // come since.
+  Result<Means> take_means(uint64_t step, std::vector<AgreedShare> differences);
   // REQUIRES: the same of means; of others than a tensor's owner nothing is taken.
   Status agree(const std::vector<AgreedShare>& means);
   const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
@@ -78,6 +85,8 @@ class SeatAgreement {
   bool is_ours(const Held& held) const { return owner_of(held) == assignment_->seat.replica; }
   Status read_own(Held& held, uint64_t before);
   Result<std::vector<SentShare>> send_again(uint64_t before);
+  std::optional<replicas::Outlier> find_outlier(const replicas::OuterRound& now,
+                                                const std::vector<AgreedShare>& differences);
   Held* find(uint32_t number);
   Result<dag::Tensor> payload_of(Held& held, uint64_t before, bool is_mean, std::vector<float>& values);
   SentShare share(const Held& held, uint64_t before, bool is_mean, uint32_t to, dag::Tensor payload) const;
@@ -89,6 +98,8 @@ class SeatAgreement {
   std::optional<dag::StateKey> not_finite_;
   std::shared_ptr<const replicas::LeftOut> left_out_;
   bool has_differed_ = false;  // in the round under way
+  replicas::NormGuard guard_;
+  std::vector<AgreedShare> kept_;  // that had come when means were refused
   replicas::PassScratch scratch_;
 };
 

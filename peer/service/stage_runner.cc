@@ -162,6 +162,7 @@ Result<TaskOutcome> StageRunner::take_outcome(Submitted& submitted) {
     WEFT_TRY(const Tensor tensor, numbers.values->take());
     outcome.*numbers.into = to_doubles(tensor);
   }
+  outcome.refused = submitted.refused;
   WEFT_TRY(outcome.busy, submitted.busy->elapsed());
   return outcome;
 }
@@ -309,7 +310,9 @@ Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submit
   if (task.kind == TaskKind::Differ) {
     WEFT_TRY(submitted.agreed, agreement_->differ(step));
   } else {
-    WEFT_TRY(submitted.agreed, agreement_->take_means(step, inputs.agreed));
+    WEFT_TRY(SeatAgreement::Means means, agreement_->take_means(step, inputs.agreed));
+    submitted.agreed = std::move(means.sent);
+    submitted.refused = means.refused;
   }
   return {};
 }

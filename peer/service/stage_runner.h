@@ -68,6 +68,7 @@ class StageRunner {
     std::vector<std::pair<uint32_t, std::unique_ptr<Download>>> sends;
     std::vector<Named> snapshot, predictions;
     std::vector<SentShare> agreed;
+    std::optional<replicas::Outlier> refused;
   };
   // Errors: Cancelled once a task has failed: what was handed out behind it builds on it.
   Result<Submitted> submit(const Task& task, const Inputs& inputs);

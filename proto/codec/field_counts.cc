@@ -39,6 +39,7 @@ static_assert(has_fields<LinkUse, 11>);
 static_assert(has_fields<StepReport, 11>);
 static_assert(has_fields<LocalPoint, 4>);
 static_assert(has_fields<ReplicasLeftOut, 5>);
+static_assert(has_fields<DifferenceRefused, 5>);
 static_assert(has_fields<CheckpointReport, 7>);
 static_assert(has_fields<EvaluationReport, 7>);
 static_assert(has_fields<ComparisonReport, 5>);

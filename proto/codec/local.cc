@@ -87,15 +87,18 @@ Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
   return read.status();
 }
 
-static_assert(has_fields<LocalTerms, 2>);
+static_assert(has_fields<LocalTerms, 3>);
 void put(const LocalTerms& from, wire::LocalTerms& to) {
   put(from.steps, *to.mutable_steps());
   put_list(from.tensors, *to.mutable_tensors());
+  to.set_norm_bound(from.norm_bound);
 }
 Status get(const wire::LocalTerms& from, LocalTerms& to) {
   Reader read("LocalTerms");
   read.part(from.steps(), to.steps, "steps");
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  read.finite(from.norm_bound(), to.norm_bound, "norm_bound");
+  read.require(to.norm_bound >= 0, "norm_bound", "negative");
   return read.status();
 }
 

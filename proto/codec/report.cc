@@ -155,6 +155,22 @@ Status get(const wire::ReplicasLeftOut& from, ReplicasLeftOut& to) {
   return {};
 }
 
+void put(const DifferenceRefused& from, wire::DifferenceRefused& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_replica(from.replica);
+  to.set_ratio(from.ratio);
+}
+Status get(const wire::DifferenceRefused& from, DifferenceRefused& to) {
+  Reader read("DifferenceRefused");
+  to = {from.run(), from.plan_version(), from.step(), from.replica()};
+  read.require(to.replica < kReplicasMax, "replica", "not below 1024");
+  read.finite(from.ratio(), to.ratio, "ratio");
+  read.require(to.ratio >= 0, "ratio", "negative");
+  return read.status();
+}
+
 void put(const ComparisonReport& from, wire::ComparisonReport& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);

@@ -14,11 +14,12 @@ namespace {
 using google::protobuf::io::CodedInputStream;
 
 constexpr int kReports[] = {
-    wire::Envelope::kStageReadyFieldNumber,       wire::Envelope::kStageFailedFieldNumber,
-    wire::Envelope::kStepReportFieldNumber,       wire::Envelope::kCheckpointReportFieldNumber,
-    wire::Envelope::kEvaluationReportFieldNumber, wire::Envelope::kPredictionReportFieldNumber,
-    wire::Envelope::kStageResumedFieldNumber,     wire::Envelope::kComparisonReportFieldNumber,
-    wire::Envelope::kServeProgressFieldNumber,    wire::Envelope::kReplicasLeftOutFieldNumber,
+    wire::Envelope::kStageReadyFieldNumber,        wire::Envelope::kStageFailedFieldNumber,
+    wire::Envelope::kStepReportFieldNumber,        wire::Envelope::kCheckpointReportFieldNumber,
+    wire::Envelope::kEvaluationReportFieldNumber,  wire::Envelope::kPredictionReportFieldNumber,
+    wire::Envelope::kStageResumedFieldNumber,      wire::Envelope::kComparisonReportFieldNumber,
+    wire::Envelope::kServeProgressFieldNumber,     wire::Envelope::kReplicasLeftOutFieldNumber,
+    wire::Envelope::kDifferenceRefusedFieldNumber,
 };
 
 }  // namespace
@@ -47,7 +48,8 @@ std::optional<ReportHead> head_of(const Message& message) {
                       std::is_same_v<T, StepReport> || std::is_same_v<T, CheckpointReport> ||
                       std::is_same_v<T, EvaluationReport> || std::is_same_v<T, PredictionReport> ||
                       std::is_same_v<T, StageResumed> || std::is_same_v<T, ComparisonReport> ||
-                      std::is_same_v<T, ServeProgress> || std::is_same_v<T, ReplicasLeftOut>)
+                      std::is_same_v<T, ServeProgress> || std::is_same_v<T, ReplicasLeftOut> ||
+                      std::is_same_v<T, DifferenceRefused>)
           return ReportHead{m.run, m.plan_version};
         else
           return std::nullopt;

@@ -178,6 +178,29 @@ TEST(LinkBook, WhatNobodyMeasuredIsSlowAndSaysSo) {
   EXPECT_EQ(slower.link(0, 2).latency, milliseconds(300));
 }
 
+// Five homes far from each other, and one that was measured with the first of them alone.
+TEST(LinkBook, WhoHasJustComeIsGuessedByItsLineAndThoseOfTheOthers) {
+  for (const double line : {2.5e6, 0.25e6, 25e6}) {
+    SCOPED_TRACE(line);
+    LinkBook book;
+    std::vector<PeerId> peers;
+    for (uint8_t peer = 1; peer <= 6; ++peer) peers.push_back(key(peer));
+    for (uint32_t a = 0; a < 5; ++a)
+      for (uint32_t b = a + 1; b < 5; ++b)
+        record(book, peers[a], peers[b], 2.5e6, milliseconds(20 + 50 * (b - a)));
+    record(book, peers[0], peers[5], std::min(line, 2.5e6), milliseconds(300));
+    const auto view = book.cluster(std::vector<plan::DeviceView>(6), peers, {});
+    EXPECT_FALSE(view.link(5, 0).is_assumed);
+    for (const size_t other : {1, 4}) {
+      for (const auto& link : {view.link(5, other), view.link(other, 5)}) {
+        EXPECT_TRUE(link.is_assumed);
+        EXPECT_NEAR(link.bytes_per_second, std::min(line, 2.5e6), 0.1 * std::min(line, 2.5e6));
+        EXPECT_EQ(link.latency, milliseconds(150)) << "as the slowest that was seen";
+      }
+    }
+  }
+}
+
 TEST(LinkBook, APairWithoutAWayIsVerySlowAndTriedLater) {
   LinkBook book;
   const std::vector<PeerId> peers{key(1), key(2), key(3)};

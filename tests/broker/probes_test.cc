@@ -166,6 +166,24 @@ TEST_F(ProbesTest, WhoDoesNotAnswerIsLeftAloneForAWhile) {
   EXPECT_GT(asked(2).size(), 1u) << "and it is asked again";
 }
 
+TEST_F(ProbesTest, WhoWasGivenAStageMeanwhileIsAskedAgainSoon) {
+  world.join(1, 1);
+  world.join(2, 2);
+  const auto turns_until_asked = [&](size_t before) {
+    int turns = 0;
+    for (; turns < 100 && asked(1).size() == before; ++turns) {
+      for (const ConnectionId peer : {1, 2}) world.receive(peer, proto::Heartbeat{});
+      world.wait(milliseconds(500));
+    }
+    return turns;
+  };
+  refuse(1, ErrorCode::Cancelled);
+  EXPECT_EQ(asked(1).size(), 1u) << "not at once, or it could be made to go on for ever";
+  EXPECT_LE(turns_until_asked(1), 4);
+  refuse(1, ErrorCode::ResourceExhausted);
+  EXPECT_GE(turns_until_asked(2), 40) << "any other reason may last";
+}
+
 TEST_F(ProbesTest, AReportCountsForThePairAndRoundThatWereAsked) {
   for (uint8_t peer = 1; peer <= 3; ++peer) world.join(peer, peer);
   const ProbeLink link = asked(1).back();

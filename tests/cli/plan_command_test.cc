@@ -95,12 +95,45 @@ TEST_F(PlanCommand, ShowsReplicasThatMakeLocalSteps) {
   EXPECT_NEAR(
       json["predicted_samples_per_second"].get<double>() * json["predicted_step_seconds"].get<double>(),
       3 * 8, 1e-6);
-  const Finished compared = run(file + world_ + sync + " --compare");
-  EXPECT_NE(compared.status, 0);
-  EXPECT_NE(compared.err.find("speak of one pipeline"), std::string::npos) << compared.err;
   const Finished pinned = run(file + world_ + sync + " --set \"placement.pin=[{ops: inputs, peer: a}]\"");
   EXPECT_NE(pinned.status, 0);
   EXPECT_NE(pinned.err.find("a pin names one"), std::string::npos) << pinned.err;
+}
+
+// What other numbers of them would make, and one pipeline.
+TEST_F(PlanCommand, ComparesNumbersOfReplicas) {
+  const std::string file = job();
+  const std::string four = " --cluster " WEFT_SOURCE_DIR "/examples/plans/h100x4.yaml";
+  const std::string sync = " --set replicas=2 --set sync.every=20 --set sync.codec=int8";
+  const fs::path report = scratch_.folder() / "replicas.html";
+  const Finished finished = run(file + four + sync + " --compare --html " + report.string());
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  for (const char* part : {"OF ONE PIPELINE", "what the job takes", "the fastest", "one exact pipeline over"})
+    EXPECT_NE(finished.out.find(part), std::string::npos) << part << " in " << finished.out;
+  const std::string page = test::read_file(report);
+  for (const char* part :
+       {"Numbers of replicas compared", "Replica 2: a step", "2, the job&#39;s", "</html>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+
+  const auto rows = nlohmann::json::parse(run(file + four + sync + " --compare --format json").out);
+  EXPECT_EQ(rows["event"], "replicas_comparison");
+  EXPECT_EQ(rows["job_takes"], 2);
+  double best = 0;
+  int fastest = 0, count = 0;
+  for (const auto& row : rows["replicas"]) {
+    EXPECT_EQ(row["replicas"], ++count) << "each number once, ascending";
+    const double rate = row["predicted_samples_per_second"];
+    // As a job that asks for that number is planned.
+    const auto alone =
+        nlohmann::json::parse(run(file + four + " --set replicas=" + std::to_string(count) +
+                                  " --set sync.every=20 " + "--set sync.codec=int8 --format json")
+                                  .out);
+    EXPECT_NEAR(rate, alone["predicted_samples_per_second"].get<double>(), 1e-6 * rate) << count;
+    if (rate > best) best = rate, fastest = count;
+  }
+  EXPECT_EQ(count, 4) << "a device each";
+  EXPECT_EQ(rows["fastest"], fastest);
+  EXPECT_GT(rows["one_pipeline_samples_per_second"].get<double>(), 0);
 }
 
 TEST_F(PlanCommand, WritesAReport) {

@@ -5,9 +5,11 @@
 
 #include "cli/plan_html.h"
 #include "cli/plan_outcome.h"
+#include "cli/plan_replicas.h"
 #include "cli/plan_report.h"
 #include "plan/strategy.h"
 #include "tests/cli/planned.h"
+#include "train/plan_request.h"
 
 namespace weft::cli {
 namespace {
@@ -74,6 +76,31 @@ TEST_F(Plan, APageIsWellFormedAndEscapesWhatItWasGiven) {
     EXPECT_EQ(page.find(outside), std::string::npos) << outside << " would be fetched";
   for (const char* part : {"Strategies compared", "Bandwidth between devices", "A step", "The graph by stage",
                            "Memory by stage", "prefers-color-scheme", "class=\"fence\""})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+}
+
+TEST_F(Plan, APageOfReplicasIsWellFormedAndEscapesWhatItWasGiven) {
+  const std::string hostile = "<script>alert('x')</script>\"&\xff\x01";
+  auto job = open(write(hollow_chain(6, 256)),
+                  {"batch_size=64", "microbatch_size=8", "replicas=2", "sync={every: 10, codec: int8}"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  job->name = hostile;
+  PlanCluster on = two_regions();
+  on.notes.push_back(hostile);
+  plan::PlanRequest pipeline = job->request();
+  pipeline.cluster = on.view;
+  const auto request = train::replicas_request(job->job, pipeline);
+  ASSERT_TRUE(request.has_value());
+  const auto plan = plan::make_replicas_plan(*request);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  ReplicasComparison comparison = compare_replicas(*job, *request, *plan);
+  comparison.counts.push_back({.count = 77, .problem = hostile});
+  const std::string page = html_replicas({&*job, &on, &*plan}, &comparison);
+  EXPECT_TRUE(is_well_formed(page));
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
+  for (const char* part : {"Numbers of replicas compared", "Replica 1: a step", "Replica 2: memory by stage",
+                           "Bandwidth between devices", "an agreement"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 

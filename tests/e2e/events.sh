@@ -33,6 +33,7 @@ says predict "$work/local.inference.onnx" "$work/data.npz" -o "$work/out.npz" --
 says profile "$job" --microbatches 1
 says plan "$job" --cluster examples/plans/h100x4.yaml
 says plan "$job" --cluster examples/plans/h100x4.yaml --compare
+says plan "$job" --cluster examples/plans/h100x4.yaml --compare --set replicas=2 --set "sync={every: 10}"
 says gradcheck "$work/local.inference.onnx" --directions 1
 mkdir "$work/cases"
 onnx_cases=/usr/share/libonnx-testdata/data/node

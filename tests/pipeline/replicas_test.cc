@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -195,6 +196,9 @@ class Seats {
     uint64_t begin = 0, end = 0;
     std::map<uint64_t, uint32_t> at{};
   };
+  // In the round after so many steps the replica sends differences that are so many times what they are. Once
+  // somebody refuses them it is lost.
+  void lie(uint32_t replica, uint64_t steps_before, float times) { lie_ = Lie{replica, steps_before, times}; }
   // All steps, and a snapshot after the last; at random until nothing is left to be done.
   void play() { play({.end = last_}); }
   void play(const Losses& losses) {
@@ -220,6 +224,8 @@ class Seats {
     for (uint64_t happened = 0;; ++happened) {
       if (const auto loss = losses.find(happened); loss != losses.end()) lose(loss->second);
       for (auto& [seat, here] : seats_) react(seat, here);
+      if (const auto refused = std::exchange(refused_, std::nullopt); refused && !left_out_.has(*refused))
+        lose(*refused);
       std::vector<std::deque<std::function<void()>>*> ready;
       for (auto& [key, queue] : queues_)
         if (!queue.empty()) ready.push_back(&queue);
@@ -237,6 +243,7 @@ class Seats {
   const replicas::LocalSteps& local() const { return local_; }
   bool was_too_late() const { return too_late_; }
   size_t lost() const { return left_out_.replicas.size(); }
+  size_t refusals() const { return refusals_; }
   // Each seat has reported each inner step once, in order, with the samples that are its replica's.
   void expect_reports() const {
     for (const auto& [seat, reports] : reports_) {
@@ -281,6 +288,7 @@ class Seats {
       assignment->tensors.push_back({weight_key(initializer), program.graph->spec(initializer.value), {}});
     assignment->programs.push_back(std::move(program));
     assignment->local.emplace().steps = local_;
+    assignment->local->norm_bound = 10;
     for (const proto::AgreedTensor& tensor : tensors)
       if (tensor.stages[seat.replica] == seat.stage) assignment->local->tensors.push_back(tensor);
     SeatHere here{.assignment = assignment,
@@ -342,6 +350,13 @@ class Seats {
       if (const auto* report = std::get_if<proto::StepReport>(&message)) hear(seat, *report);
       const auto* left_out = std::get_if<proto::ReplicasLeftOut>(&message);
       too_late_ = too_late_ || (left_out != nullptr && left_out->too_late);
+      if (const auto* refused = std::get_if<proto::DifferenceRefused>(&message)) {
+        ++refusals_;
+        ASSERT_TRUE(lie_ && refused->replica == lie_->replica) << "an honest one was refused";
+        EXPECT_EQ(refused->step, end_);
+        EXPECT_TRUE(std::isfinite(lie_->times) ? refused->ratio > 10 : refused->ratio == 0);
+        refused_ = refused->replica;
+      }
     }
     for (const MicrobatchKey& key : here.machine->take_finished()) here.inbox->drop(key);
     if (const auto task = here.machine->next_task(now_))
@@ -397,12 +412,25 @@ class Seats {
     here.machine->on_task_done(now_, task, output.outcome);
   }
 
-  void send(const Seat& from, const Seat& to, const proto::TensorHeader& header, const Tensor& tensor) {
+  bool is_lie(const Seat& from, const proto::TensorHeader& header) const {
+    return lie_ && from.replica == lie_->replica && header.program == proto::ProgramKind::Agree &&
+           header.direction == proto::Direction::Forward && header.step == lie_->steps_before;
+  }
+  void send(const Seat& from, const Seat& to, const proto::TensorHeader& header, Tensor tensor) {
     if (left_out_.has(to.replica)) return;
-    queues_["link " + to_string(from) + " to " + to_string(to)].push_back([this, from, to, header, tensor] {
-      ok_or_fail(seats_.at(to).machine->on_tensor(from, header));
-      seats_.at(to).inbox->keep(header, tensor);
-    });
+    const bool is_wrong = is_lie(from, header);
+    if (is_wrong)
+      for (float& value : tensor.mutable_as<float>()) value = (value == 0 ? 1e-3F : value) * lie_->times;
+    queues_["link " + to_string(from) + " to " + to_string(to)].push_back(
+        [this, from, to, header, tensor, is_wrong] {
+          if (is_wrong && seats_.at(to).machine->is_left_out(from)) return;
+          if (is_wrong && !std::isfinite(lie_->times)) {  // as the link finds it
+            EXPECT_TRUE(seats_.at(to).machine->refuse_not_finite(from, header.step));
+            return;
+          }
+          ok_or_fail(seats_.at(to).machine->on_tensor(from, header));
+          seats_.at(to).inbox->keep(header, tensor);
+        });
   }
 
  public:
@@ -421,6 +449,14 @@ class Seats {
   uint64_t last_ = 0, end_ = 0;
   std::map<Seat, uint64_t> sequences_;
   replicas::LeftOut left_out_;
+  struct Lie {
+    uint32_t replica = 0;
+    uint64_t steps_before = 0;
+    float times = 1;
+  };
+  std::optional<Lie> lie_;
+  std::optional<uint32_t> refused_;  // and not lost yet
+  size_t refusals_ = 0;
   bool too_late_ = false;
   Instant now_ = Instant{} + std::chrono::seconds(1);
   std::map<Seat, SeatHere> seats_;
@@ -502,6 +538,51 @@ TEST_P(Replicas, EndARoundWithoutThoseThatAreLost) {
     if (HasFailure()) return;
   }
   EXPECT_GE(ended, 1);
+}
+
+// Of four replicas one lies in the third round. Nobody adds up what it sent, and the others come to what they
+// would have come to without it.
+TEST(LyingReplicas, AreLeftOutOfTheRound) {
+  for (const char* codec : {"dense", "topk:0.02:int4"})
+    for (const float times : {1000.0F, std::numeric_limits<float>::infinity()}) {
+      const World world({"transformer", 4, 3, 36, codec});
+      int ended = 0;
+      for (uint64_t seed = 1; ended < 3 && seed < 30; ++seed) {
+        SCOPED_TRACE(std::string(codec) + ", times " + std::to_string(times) + ", seed " +
+                     std::to_string(seed));
+        Rng rng(seed, 14);
+        Seats seats(world, rng);
+        if (!seats.deal()) continue;
+        std::vector<replicas::OuterRound> record;
+        Seats::Losses losses;
+        for (int round = 0; round < 3; ++round) {
+          const uint64_t end = next_agreement(seats.local(), losses.end + 1);
+          record.push_back(round_of(seats.local(), end));
+          losses.begin = std::exchange(losses.end, end);
+        }
+        const auto liar = static_cast<uint32_t>(rng.below(4));
+        seats.lie(liar, record.back().steps_before, times);
+        record.back() = leave_out(record.back(), {liar}).round;
+        record.back().inherited.returns_are_lost = true;
+        seats.play(losses);
+        if (HasFailure()) return;
+        ASSERT_EQ(seats.lost(), 1u);
+        EXPECT_GE(seats.refusals(), 1u);
+        ASSERT_FALSE(seats.was_too_late()) << "every owner saw it";
+        ++ended;
+        const State expected = in_turn(world, record);
+        for (const auto& [key, tensor] : expected) {
+          if (key.replica == liar && !is_weight(key.slot) && key.slot != dag::StateSlot::OuterMomentum &&
+              key.slot != dag::StateSlot::ReturnResidue)
+            continue;
+          const auto found = seats.state().find(key);
+          ASSERT_NE(found, seats.state().end()) << to_string(key);
+          EXPECT_TRUE(Seats::is_same(tensor, found->second)) << to_string(key) << " differs";
+        }
+        if (HasFailure()) return;
+      }
+      EXPECT_GE(ended, 3);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(

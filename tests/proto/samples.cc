@@ -196,6 +196,7 @@ class Maker {
   void agree_with_others(AssignStage& to) {
     LocalTerms& local = to.local.emplace();
     fill(local.steps);
+    if (chance()) local.norm_bound = 10;
     const uint32_t replicas = local.steps.terms.count;
     to.seat.replica %= replicas;
     for (LinkRoute& link : to.links) link.seat.replica = to.seat.replica;
@@ -293,8 +294,7 @@ class Maker {
     to.skipped_steps = to.step / 2;
     if (chance()) to.local = LocalPoint{.steps = 3 * to.step, .skipped_steps = {to.step / 2, 0, to.step}};
     if (to.local && chance())
-      to.local->inherited = {
-          .sets = {0, 0}, .debtless = {1}, .returns_are_lost = chance(), .left_out = {1}};
+      to.local->inherited = {.sets = {0, 0}, .debtless = {1}, .returns_are_lost = chance(), .left_out = {1}};
     if (to.local && chance()) to.local->given_again = {{3, 2}, {9, 1}};
     if (chance()) return;
     fill(to.failure.emplace().message);
@@ -448,6 +448,11 @@ class Maker {
   void fill(EventsEnd& to) { fill(to.job); }
   void fill(StopJob& to) { fill(to.job); }
   void fill(RemoveJob& to) { fill(to.job); }
+  void fill(DifferenceRefused& to) {
+    fill_all(to.run, to.plan_version, to.step);
+    to.replica = small();
+    to.ratio = 20 * rng_.uniform();
+  }
   void fill(ReplicasLeftOut& to) { fill_all(to.run, to.plan_version, to.step, to.sequence, to.too_late); }
   void fill(ResumeJob& to) { fill(to.job); }
   void fill(BanPeer& to) { fill_all(to.peer, to.lift); }
