@@ -241,7 +241,8 @@ void LinkService::pause_reading(bool paused) {
 
 void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
   close_now(generation);
-  prober_->end("the peer was given a stage");
+  // The lines of a replica that has its state are idle until all agree.
+  if (!assignment->local || !assignment->sources.empty()) prober_->end("the peer was given a stage");
   {
     const MutexLock lock(mutex_);
     use_[generation];
