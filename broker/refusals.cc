@@ -1,6 +1,7 @@
 // Differences of replicas that others refuse to add up (replicas/norm_guard.h).
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <vector>
 
 #include "broker/recovery.h"
@@ -10,7 +11,7 @@ namespace weft::broker {
 namespace {
 
 constexpr uint32_t kRefusalsMax = 3;  // of one peer's, until it gets no part in the job any more
-constexpr size_t kAccusedMax = 3;     // peers that one refuses and nobody else
+constexpr size_t kAccusedMax = 3;     // peers that one refuses and nobody else; or that made the same samples
 
 std::string said_of(const proto::DifferenceRefused& refused, const std::string& names) {
   const std::string whose =
@@ -27,6 +28,17 @@ bool stands_alone(const Job& job, const PeerId& accuser) {
       job.losses.refusals.begin(), job.losses.refusals.end(),
       [&](const auto& of) { return of.second.by.size() == 1 && of.second.by.contains(accuser); });
   return static_cast<size_t>(alone) >= kAccusedMax;
+}
+
+// What a replica made of samples that are dealt again, for that of others was refused before: then it is not
+// they, but what they are to learn from. Two strangers' words are not enough to end a job.
+bool is_of_the_data(const Job& job, const PlannedRun& plan, const InnerSteps& inner, uint64_t step) {
+  std::set<PeerId> accusers;
+  for (const auto& [accused, refusals] : job.losses.refusals)
+    accusers.insert(refusals.by.begin(), refusals.by.end());
+  return accusers.size() >= kAccusedMax && !plan.local_steps->given_again.empty() &&
+         job.losses.refusals.size() >= kAccusedMax &&
+         step == inner.next_whole(plan.stages.front().assignment->after_step + 1);
 }
 
 }  // namespace
@@ -67,6 +79,13 @@ Status Recovery::on_difference_refused(Job& job, uint32_t stage, const Peer& pee
     return {};
   }
   std::string what = said_of(refused, names);
+  if (is_of_the_data(job, plan, inner, refused.step)) {
+    phases_.end(job, proto::JobState::Failed,
+                what +
+                    ", and so was what others made of the same samples: the model diverges there; "
+                    "clip_norm bounds what a step may change");
+    return {};
+  }
   if (is_out) {
     job.losses.excluded.insert(accused.begin(), accused.end());
     what += ", for the third time: it gets no part in this job any more";

@@ -315,13 +315,13 @@ class RefusalTest : public ::testing::Test {
       peers.insert(candidate.peer.digest.bytes[0]);
     return peers;
   }
-  void plan_again() {
+  void plan_again(uint64_t plays = 20) {
     const auto& point = *local_.world.plannings.back().checkpoint;
     local_.shape.begun_after = point.made();
     local_.shape.given_again = point.local->given_again;
     local_.plan();
     const uint64_t from = step();
-    local_.play([&] { return step() >= from + 20; });
+    local_.play([&] { return step() >= from + plays; });
   }
 
   LocalWorld local_{{.replicas = 5, .every = 12, .steps = 3000, .replicas_max = 5}};
@@ -382,6 +382,49 @@ TEST_F(RefusalTest, WhoAloneRefusesThreeOthersIsOutItself) {
     EXPECT_TRUE(peers.contains(next));
     if (time < 3) plan_again();
   }
+}
+
+// Samples of which a step becomes huge, whoever makes it, and is honest.
+TEST_F(RefusalTest, WhatThreeMadeOfTheSameSamplesIsTheFaultOfNone) {
+  begin();
+  for (int time = 1; time <= 3 && !HasFailure(); ++time) {
+    SCOPED_TRACE(time);
+    uint8_t next = 0;
+    std::vector<uint8_t> others;
+    for (const auto& [peer, seat] : local_.seats)
+      if (next == 0 && !accused_.contains(static_cast<uint8_t>(peer)))
+        next = static_cast<uint8_t>(peer);
+      else
+        others.push_back(static_cast<uint8_t>(peer));
+    accused_.insert(next);
+    const uint32_t replica = local_.seats.at(next).stage().seat.replica;
+    refuse(others.at(0), replica);
+    if (time == 3) break;
+    for (const size_t other : {1, 2}) refuse(others.at(other), replica);
+    EXPECT_TRUE(asked().contains(next));
+    plan_again(/*plays=*/5);
+  }
+  EXPECT_EQ(local_.world.states.at(1), JobState::Failed);
+  EXPECT_NE(local_.reason().find("made of the same samples: the model diverges there"), std::string::npos)
+      << local_.reason();
+}
+
+TEST_F(RefusalTest, TwoStrangersDoNotEndAJob) {
+  begin();
+  const std::vector<uint8_t> two = {peer_of(0), peer_of(1)};
+  for (int time = 1; time <= 3 && !HasFailure(); ++time) {
+    SCOPED_TRACE(time);
+    uint8_t next = 0;
+    for (const auto& [peer, seat] : local_.seats)
+      if (peer != two[0] && peer != two[1] && !accused_.contains(static_cast<uint8_t>(peer)))
+        next = static_cast<uint8_t>(peer);
+    accused_.insert(next);
+    const uint32_t replica = local_.seats.at(next).stage().seat.replica;
+    for (const uint8_t peer : two) refuse(peer, replica);
+    EXPECT_FALSE(asked().empty());
+    if (time < 3) plan_again(/*plays=*/5);
+  }
+  EXPECT_LT(local_.world.states.at(1), JobState::Finished) << local_.reason();
 }
 
 TEST(Refusals, OfWhatNoOtherReplicaSendsBreakTheProtocol) {
