@@ -217,7 +217,7 @@ void Recovery::on_stalled(Job& job, const std::string& what) {
   stages.reserve(at.crew.stages.size());
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s)
     stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].work.segments(),
-                      at.run->inner().replica_of(at.crew.plan->stages[s].assignment->seat)});
+                      at.crew.plan->stages[s].assignment->seat.replica});
   Job::Losses& losses = job.losses;
   const Suspects suspects = suspects_of(at.run->missing_reports(), stages, losses.stall_marks);
   for (const auto& [peer, marks] : suspects.marks) losses.stall_marks[peer] += marks;

@@ -298,7 +298,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     for (const std::string& line : plan.explanation) event.text += line + "\n";
     for (const PlannedStage& stage : plan.stages) {
       event.peers.push_back(pool_.at(stage.peer).name);
-      if (plan.local_steps) event.seats.push_back(stage.assignment->seat);
+      if (plan.local_steps || !plan.exact_ranges.empty()) event.seats.push_back(stage.assignment->seat);
     }
     event.local_steps = plan.local_steps;
     if (has_heirs) event.inherited = point->local->inherited;

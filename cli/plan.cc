@@ -143,8 +143,14 @@ Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY(const auto said, look_at_data(job));
   job.notes.insert(job.notes.end(), said.begin(), said.end());
   const plan::PlanRequest request = request_of(options, job, cluster);
-  if (const auto replicas = train::replicas_request(job.job, request))
-    return run_replicas(options, job, cluster, *replicas);
+  if (const auto replicas = train::replicas_request(job.job, request)) {
+    bool is_pipeline = false;  // which is shown as such
+    if (replicas->ranges > 0 && !options.compare) {
+      WEFT_TRY(const auto plan, plan::make_replicas_plan(*replicas));
+      is_pipeline = plan.ranges.empty();
+    }
+    if (!is_pipeline) return run_replicas(options, job, cluster, *replicas);
+  }
   std::optional<Comparison> comparison;
   std::optional<plan::Plan> plan;
   if (options.compare) {

@@ -50,7 +50,8 @@ bool agrees(const plan::ReplicasPlan& plan) { return plan.replicas.size() > 1; }
 
 std::set<uint32_t> counts_to_compare(const plan::ReplicasRequest& request, uint32_t chosen) {
   const uint32_t stages = request.pipeline.stages.value_or(1);
-  const auto most = static_cast<uint32_t>(request.pipeline.cluster.devices().size() / stages);
+  auto most = static_cast<uint32_t>(request.pipeline.cluster.devices().size() / stages);
+  if (request.ranges > 0) most = std::min(most, request.ranges);
   std::set<uint32_t> counts{chosen};
   for (uint32_t count = 1; count <= most; count += count < kEachUpTo ? 1 : count / 2) counts.insert(count);
   counts.insert(std::max(most, 1u));
@@ -93,7 +94,7 @@ ReplicasComparison compare_replicas(const PlannedJob& job, const plan::ReplicasR
     } else {
       plan::ReplicasRequest other = request;
       other.count = count;
-      other.count_max = 0;
+      other.count_max = request.ranges > 0 ? count : 0;
       other.compares = false;
       if (!other.shares.empty()) {  // they are of the job's number
         other.shares.clear();
@@ -105,7 +106,9 @@ ReplicasComparison compare_replicas(const PlannedJob& job, const plan::ReplicasR
         row.problem = plan.error().message;
     }
     row.planning_seconds = seconds_since(began);
-    if (row.plan) row.samples_per_second = count * job.samples_per_second(seconds(row.plan->predicted_step));
+    if (row.plan)
+      row.samples_per_second = static_cast<double>(row.plan->steps_at_once()) *
+                               job.samples_per_second(seconds(row.plan->predicted_step));
   }
   comparison.planning_seconds = seconds_since(begin);
   return comparison;
@@ -170,7 +173,7 @@ std::string head(const ReplicasShown& shown) {
   const PlannedJob& job = *shown.job;
   const plan::ReplicasPlan& plan = *shown.plan;
   const double rate =
-      static_cast<double>(plan.replicas.size()) * job.samples_per_second(seconds(plan.predicted_step));
+      static_cast<double>(plan.steps_at_once()) * job.samples_per_second(seconds(plan.predicted_step));
   std::string text = "<h1>" + html_text(job.name) + "</h1><p class=\"soft\">planned for " +
                      html_text(shown.cluster->source) + ", " +
                      std::to_string(shown.cluster->view.devices().size()) +

@@ -167,7 +167,7 @@ std::vector<PlanShown> each_replica(const ReplicasShown& shown) {
 }
 
 double samples_per_second(const ReplicasShown& shown) {
-  const auto count = static_cast<double>(shown.plan->replicas.size());
+  const auto count = static_cast<double>(shown.plan->steps_at_once());
   return count * shown.job->samples_per_second(seconds(shown.plan->predicted_step));
 }
 

@@ -111,11 +111,18 @@ void read_ranges(MapReader& root, const Node* replicas, Job& job) {
     job.gradient_ranges =
         static_cast<uint32_t>(root.parse_count(*ranges, "gradient_ranges", 1, kBatchMax).value_or(1));
   else if (replicas && !job.replicas.are_local())
-    job.gradient_ranges = job.replicas.count;
-  if (job.may_grow() && !job.replicas.are_local())
-    root.problem(replicas->where,
-                 "`replicas` leaves open how many there are: then they agree now and then, as with sync: "
-                 "{every: 30}");
+    job.gradient_ranges = std::max(job.replicas.count, job.replica_choice.count_max);
+  if (job.replica_choice.count_max == replicas::kReplicasMax && !ranges && !job.replicas.are_local())
+    return root.problem(
+        replicas->where,
+        "`replicas` leaves open how many there are, and each step's gradients are added in an "
+        "order that is fixed: say gradient_ranges, or let them agree now and then, as with "
+        "sync: {every: 30}");
+  if (job.replica_choice.count_max > 0 && !job.replicas.are_local() &&
+      job.replicas.count > job.gradient_ranges)
+    root.problem(replicas->where, "`replicas.min` is " + std::to_string(job.replicas.count) +
+                                      ", and each needs one of the step's gradient_ranges, which are " +
+                                      std::to_string(job.gradient_ranges));
   // Where the planner chooses: as many as there can be.
   const uint32_t microbatches =
       job.microbatch_size == 0 ? job.batch_size : job.batch_size / job.microbatch_size;
@@ -126,7 +133,7 @@ void read_ranges(MapReader& root, const Node* replicas, Job& job) {
     root.problem(ranges->where, "`gradient_ranges` is " + std::to_string(job.gradient_ranges) + cannot);
   else
     root.problem(replicas->where,
-                 "`replicas` is " + std::to_string(job.replicas.count) + cannot +
+                 "`replicas` is " + std::to_string(job.gradient_ranges) + cannot +
                      "; say gradient_ranges, or let them make local steps: sync: {every: 30}");
 }
 

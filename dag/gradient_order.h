@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 
 namespace weft::dag {
 
@@ -24,6 +26,41 @@ inline GradientTurn gradient_turn(uint32_t microbatch, uint32_t microbatches, ui
   return {.first_range = first_range,
           .begins_range = microbatch % length == 0,
           .joins_first = !first_range && microbatch % length == length - 1};
+}
+
+// Neighbouring ranges of a step, which one replica computes.
+struct RangeShare {
+  uint32_t first = 0, count = 1;
+  auto operator<=>(const RangeShare&) const = default;
+};
+// `ranges`: by replica, how many. REQUIRES: it has the replica.
+inline RangeShare share_of(std::span<const uint32_t> ranges, uint32_t replica) {
+  RangeShare share{0, ranges[replica]};
+  for (uint32_t before = 0; before < replica; ++before) share.first += ranges[before];
+  return share;
+}
+
+// The same for a replica that computes its share alone. Those from the first range on it adds up as everybody
+// does. Of others each is a sum of its own, for nobody else may begin in the middle.
+// REQUIRES: the microbatch is in the share, and its ranges are among all.
+inline GradientTurn gradient_turn(uint32_t microbatch, uint32_t microbatches, uint32_t ranges,
+                                  const RangeShare& share) {
+  const GradientTurn turn = gradient_turn(microbatch, microbatches, ranges);
+  return share.first == 0 ? turn : GradientTurn{.begins_range = turn.begins_range};
+}
+
+// As which sums the share goes to whoever adds all of them up: what begins with the first range is one sum,
+// under the number 0; others go range by range.
+inline bool is_sent_as(const RangeShare& share, uint32_t range) {
+  return share.first == 0 ? range == 0 : range >= share.first && range - share.first < share.count;
+}
+// The one of these sums that is complete with the microbatch. REQUIRES: as above.
+inline std::optional<uint32_t> sum_completed(uint32_t microbatch, uint32_t microbatches, uint32_t ranges,
+                                             const RangeShare& share) {
+  const uint32_t length = microbatches / ranges, range = microbatch / length;
+  if (microbatch % length != length - 1) return std::nullopt;
+  if (share.first > 0) return range;
+  return range + 1 == share.count ? std::optional<uint32_t>(0) : std::nullopt;
 }
 
 }  // namespace weft::dag

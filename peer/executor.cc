@@ -100,6 +100,7 @@ Status Executor::take_persistent_memory() {
 }
 
 void Executor::list_parameters() {
+  const std::vector<uint32_t> segment_of_slot = segments_of_gradients(work_, program_);
   std::map<std::string_view, uint32_t> slot_of;
   uint32_t slot = 0;
   for (const auto& output : graph_->outputs())
@@ -112,6 +113,7 @@ void Executor::list_parameters() {
     const View gradient = gradients_[found->second];
     parameters_.push_back({initializer.name, spec});
     parameter_gradients_.push_back({gradient, spec});
+    gradient_segments_.push_back(segment_of_slot[found->second]);
     if (!options_.optimizer) continue;
     updates_.push_back(
         {spec, initializers_[i], gradient, {}, dag::group_of(*options_.optimizer, initializer.name)});

@@ -110,6 +110,10 @@ class Executor {
   Result<std::unique_ptr<Download>> begin_gradient_squares();
   Result<std::vector<double>> gradient_squares();
   Result<dag::Tensor> gradient(size_t parameter);
+  // For who adds it to those of others, and puts the sum in its place; and the segment with which a
+  // microbatch's part is in it.
+  const TensorView& gradient_place(size_t parameter) const { return parameter_gradients_[parameter]; }
+  uint32_t segment_of_gradient(size_t parameter) const { return gradient_segments_[parameter]; }
   // REQUIRES: ExecutorOptions::optimizer.
   Status update(const dag::UpdateStep& step);
   // The running statistics as they are now, and back to them. REQUIRES: ExecutorOptions::undoes_statistics.
@@ -156,6 +160,7 @@ class Executor {
 
   std::vector<Parameter> parameters_;
   std::vector<TensorView> parameter_gradients_;  // by parameter
+  std::vector<uint32_t> gradient_segments_;      // likewise
   std::vector<ParameterUpdate> updates_;         // by parameter, with an optimizer
   RunningStatistics statistics_;
   Bytes persistent_bytes_;

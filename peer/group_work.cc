@@ -45,4 +45,13 @@ std::vector<GroupWork> work_of_groups(const dag::Graph& graph, const Program& pr
   return work;
 }
 
+std::vector<uint32_t> segments_of_gradients(const std::vector<GroupWork>& work, const Program& program) {
+  std::vector<uint32_t> segments(program.gradients.size(), 0);
+  for (const GroupWork& group : work) {
+    for (const uint32_t slot : group.gradients) segments[slot] = group.segment;
+    for (const auto& copy : group.copies) segments[copy.slot] = group.segment;
+  }
+  return segments;
+}
+
 }  // namespace weft::peer

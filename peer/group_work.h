@@ -25,4 +25,7 @@ struct GroupWork {
 std::vector<GroupWork> work_of_groups(const dag::Graph& graph, const Program& program,
                                       std::span<const uint32_t> segment_of_op);
 
+// By gradient slot, the segment with which a microbatch's gradient is in its sum.
+std::vector<uint32_t> segments_of_gradients(const std::vector<GroupWork>& work, const Program& program);
+
 }  // namespace weft::peer

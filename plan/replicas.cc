@@ -24,6 +24,7 @@ constexpr size_t kReplicaLines = 3;      // of more replicas the ranges are said
 constexpr size_t kReplicasDetailed = 8;  // of which all is said
 constexpr uint32_t kCountsDense = 16;    // up to here each number of replicas is looked at
 constexpr uint32_t kPair = 2, kGroupSizeMax = 8;
+constexpr size_t kExactMax = 16;    // replicas that add gradients: more than that wait for each other
 constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
 
 std::string number_of(size_t count, const char* one) {
@@ -73,6 +74,8 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   Bytes bytes;
   for (const AgreedWeight& weight : plan.agreed) bytes += weight.bytes;
   std::string text = number_of(plan.replicas.size(), "replica") + " over " + number_of(seats, "peer") + ": ";
+  if (!plan.ranges.empty())
+    return text + "each step's gradients, " + show(bytes) + ", are added up in " + show(plan.agreement);
   if (const auto times = over_one_pipeline(request, plan)) {
     char number[32];
     std::snprintf(number, sizeof number, "%.1f", *times);
@@ -89,7 +92,10 @@ std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, si
     names += (s > 0 ? ", " : "") + request.pipeline.cluster.devices()[own.stages[s].devices.front()].name;
   if (own.stages.size() > kNamesShown) names += ", ...";
   const std::string share =
-      plan.shares.empty() ? "" : ", makes " + std::to_string(plan.shares[replica]) + " in a round";
+      !plan.ranges.empty() ? ", computes " + std::to_string(plan.ranges[replica]) + " of " +
+                                 std::to_string(request.ranges) + " ranges of microbatches"
+      : plan.shares.empty() ? ""
+                            : ", makes " + std::to_string(plan.shares[replica]) + " in a round";
   return "replica " + std::to_string(replica + 1) + ": a step takes " + show(own.predicted_step) + " on " +
          names + share;
 }
@@ -138,6 +144,7 @@ class ReplicasSearch {
     std::vector<const Plan*> plans;
     std::vector<AgreedLoad> loads;
     std::vector<uint64_t> shares;  // by replica
+    std::vector<uint32_t> ranges;  // likewise
     double agreement = 0;          // seconds
     double step = 0;               // of the run: seconds for one of all replicas' steps
     size_t seats = 0;
@@ -146,7 +153,7 @@ class ReplicasSearch {
 
   // Sets of devices to look for replicas among: all, and those of one kind, where bits are to be equal.
   std::vector<Group> scopes_of() const {
-    const EqualBits bits = request_.pipeline.equal_bits;
+    const EqualBits bits = adds_gradients() && count_ > 1 ? EqualBits::Require : request_.pipeline.equal_bits;
     const auto kinds = kinds_of(cluster_);
     std::vector<Group> scopes;
     Group all;
@@ -159,10 +166,17 @@ class ReplicasSearch {
   }
 
   // How many replicas to look at. Machines alone are looked at in every number, of many in a few; groups of
-  // them, which have to be planned, where they may pay: of 1, 1.5, 2 and so on devices on average, or two by two
-  // of those that cannot hold the model alone.
+  // them, which have to be planned, where they may pay: of 1, 1.5, 2 and so on devices on average, or two by
+  // two of those that cannot hold the model alone.
   std::set<uint32_t> counts() {
     const uint32_t least = request_.count;
+    if (adds_gradients()) {
+      const size_t most = std::min({size_t{request_.count_max}, size_t{request_.ranges},
+                                    cluster_.devices().size() / least_, kExactMax});
+      std::set<uint32_t> counts;
+      for (uint32_t count = least; count <= most; ++count) counts.insert(count);
+      return counts;
+    }
     if (request_.count_max <= least) return {least};
     const auto devices = static_cast<uint32_t>(cluster_.devices().size());
     const uint32_t most = std::min(request_.count_max, devices / least_);
@@ -208,10 +222,11 @@ class ReplicasSearch {
   }
 
   // One replica on these devices, or some of them.
-  const Result<Plan>& plan_of(const Group& group) {
-    const auto known = plans_.find(group);
+  const Result<Plan>& plan_of(const Group& group, uint32_t ranges = 0) {
+    const auto known = plans_.find({group, ranges});
     if (known != plans_.end()) return known->second;
     PlanRequest request = request_.pipeline;
+    if (ranges > 0) request.microbatches = request.microbatches / request_.ranges * ranges;
     request.cluster = cluster_.only(group);
     for (Pin& pin : request.pins)  // of a replica that has nobody beside it
       pin.device = static_cast<uint32_t>(std::find(group.begin(), group.end(), pin.device) - group.begin());
@@ -223,15 +238,16 @@ class ReplicasSearch {
       for (StagePlan& stage : plan->stages) in_whole(stage.devices);
       if (plan->fewer) in_whole(plan->fewer->devices);
     }
-    return plans_.emplace(group, std::move(plan)).first->second;
+    return plans_.emplace(std::pair(group, ranges), std::move(plan)).first->second;
   }
 
   void consider(const Groups& groups) {
     if (groups.size() != count_) return;
     if (!request_.pipeline.pins.empty() && groups.front().size() != cluster_.devices().size()) return;
     Found found;
-    for (const Group& group : groups) {
-      const Result<Plan>& plan = plan_of(group);
+    if (adds_gradients() && count_ > 1) found.ranges = deal_ranges(groups);
+    for (size_t replica = 0; replica < groups.size(); ++replica) {
+      const Result<Plan>& plan = plan_of(groups[replica], found.ranges.empty() ? 0 : found.ranges[replica]);
       if (!plan) {
         if (!problem_) problem_ = plan.error();
         return;
@@ -241,8 +257,9 @@ class ReplicasSearch {
     }
     if (!keeps_owners_apart(found)) return;
     deal_shares(found);
-    deal(found);
+    if (!adds_gradients() || count_ > 1) deal(found);
     found.equal_bits = is_of_one_kind(found);
+    if (!found.ranges.empty() && !found.equal_bits) return;
     found.step = seconds_a_step(found);
     take(found.equal_bits ? best_equal_ : best_mixed_, std::move(found));
   }
@@ -283,6 +300,28 @@ class ReplicasSearch {
     return kinds.size() == 1;
   }
 
+  bool adds_gradients() const { return request_.ranges > 0; }
+
+  // By speed, at least one to each: the next to whoever is done with one more first.
+  std::vector<uint32_t> deal_ranges(const Groups& groups) const {
+    std::vector<double> speeds;
+    for (const Group& group : groups) {
+      double& speed = speeds.emplace_back(0);
+      for (const uint32_t device : group) speed += speeds_[device];
+    }
+    std::vector<uint32_t> ranges(groups.size(), 1);
+    const auto end_of_next = [&](size_t replica) {
+      return (ranges[replica] + 1) / std::max(1e-12, speeds[replica]);
+    };
+    for (size_t dealt = groups.size(); dealt < request_.ranges; ++dealt) {
+      size_t first = 0;
+      for (size_t replica = 1; replica < groups.size(); ++replica)
+        if (end_of_next(replica) < end_of_next(first)) first = replica;
+      ++ranges[first];
+    }
+    return ranges;
+  }
+
   // By speed, or as they are given, the largest to the fastest.
   void deal_shares(Found& found) const {
     const auto faster = [](const Plan* a, const Plan* b) { return a->predicted_step < b->predicted_step; };
@@ -311,6 +350,11 @@ class ReplicasSearch {
     return found.shares.empty() ? request_.every : found.shares[replica];
   }
   double seconds_a_step(const Found& found) const {
+    if (adds_gradients()) {
+      double slowest = 0;
+      for (const Plan* plan : found.plans) slowest = std::max(slowest, seconds(plan->predicted_step));
+      return slowest + found.agreement;
+    }
     double slowest = 0, steps = 0;
     for (size_t replica = 0; replica < found.plans.size(); ++replica) {
       const auto own = static_cast<double>(share(found, replica));
@@ -363,6 +407,8 @@ class ReplicasSearch {
     ReplicasPlan answer;
     for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
     answer.shares = found.shares;
+    answer.ranges = found.ranges;
+    if (adds_gradients() && found.ranges.empty()) return alone(answer.replicas.front());
     answer.agreed = weights_;
     for (size_t i = 0; i < weights_.size(); ++i) {
       answer.agreed[i].owner = found.loads[i].owner;
@@ -370,7 +416,7 @@ class ReplicasSearch {
     }
     const auto duration = [](double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); };
     answer.agreement = duration(found.agreement);
-    answer.predicted_step = duration(found.step * static_cast<double>(found.plans.size()));
+    answer.predicted_step = duration(found.step * static_cast<double>(answer.steps_at_once()));
     answer.explanation = explain(request_, answer);
     return answer;
   }
@@ -381,8 +427,8 @@ class ReplicasSearch {
   const std::vector<AgreedWeight> weights_;
   std::vector<double> speeds_;
   ModelCache models_;
-  std::map<Group, Result<Plan>> plans_;
-  uint32_t count_ = 1;                         // of replicas, as looked at now
+  std::map<std::pair<Group, uint32_t>, Result<Plan>> plans_;  // by devices, and ranges of a step
+  uint32_t count_ = 1;                                        // of replicas, as looked at now
   std::optional<std::set<uint32_t>> grouped_;  // the numbers for which groups are looked at; nothing: each
   std::optional<Found> best_equal_, best_mixed_;
   std::optional<Error> problem_;  // the first

@@ -1,5 +1,6 @@
-// Replicas with local steps: which devices each has for itself, how it is cut over them, and what it takes
-// all of them to agree. Pure: same request, same plan.
+// Replicas: which devices each has for itself, how it is cut over them, and what it takes all of them to
+// agree, now and then about what local steps have come to, or in each step about its gradients. Pure: same
+// request, same plan.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,12 @@ struct ReplicasRequest {
   std::vector<uint64_t> shares{};
   bool by_speed = false;         // where there are none: as many as each makes in the time of the fastest
   uint64_t share_ratio_max = 8;  // so many times the smallest share may the largest be
-  bool compares = false;         // with one pipeline over all devices, for the explanation
-  bool only_alone = false;       // looks at replicas of one device each alone, which is quick
+  // They add each step's gradients instead: its microbatches are dealt to so many ranges, of which each
+  // replica computes some that are neighbours (dag/gradient_order.h). There are at most so many replicas, and
+  // all are of devices of one kind, for their weights must not come apart. 0: local steps.
+  uint32_t ranges = 0;
+  bool compares = false;    // with one pipeline over all devices, for the explanation
+  bool only_alone = false;  // looks at replicas of one device each alone, which is quick
 };
 
 // A trained weight or a running statistic.
@@ -39,19 +44,23 @@ struct ReplicasPlan {
   std::vector<Plan> replicas{};        // their devices are the request's
   std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
+  std::vector<uint32_t> ranges{};      // of replicas that add gradients, by replica; empty: one pipeline
   Duration agreement{};                // what one takes
-  Duration predicted_step{};  // in which they make one step each, on average, with its part of an agreement
+  // In which they make one step each, on average, with its part of an agreement; or one step together.
+  Duration predicted_step{};
   std::vector<std::string> explanation{};
+
+  // Steps of batch_size samples that are made in the time of a predicted step.
+  size_t steps_at_once() const { return ranges.empty() ? replicas.size() : 1; }
 };
 // A pipeline that has nobody to agree with.
 ReplicasPlan alone(Plan plan);
 
 // Every replica is whole, on devices that no other one has. Of the groupings that are looked at - the fastest
-// devices alone, neighbours together, fast ones with slow ones - that with the most steps a second; of numbers
-// of replicas, where they may be chosen, the same. Of shares
-// that are given the larger ones go to the faster replicas. Errors:
-// Infeasible, saying what lacks (peers: how many; memory); InvalidArgument for pins, which only one of
-// several replicas could keep; else those of make_plan.
+// devices alone, neighbours together, fast ones with slow ones - that with the most steps a second; of
+// numbers of replicas, where they may be chosen, the same. Of shares that are given the larger ones go to the
+// faster replicas. Errors: Infeasible, saying what lacks (peers: how many; memory); InvalidArgument for pins,
+// which only one of several replicas could keep; else those of make_plan.
 Result<ReplicasPlan> make_replicas_plan(const ReplicasRequest& request);
 
 }  // namespace weft::plan

@@ -36,6 +36,9 @@ struct RunTerms {
   dag::LossTerms loss_terms{};  // of what evaluation reports
   // Of a job whose replicas make local steps: then steps, here and in `training`, are inner steps.
   std::optional<replicas::LocalSteps> local_steps{};
+  // Of a job whose replicas add each step's gradients: by replica, how many of its gradient_ranges it
+  // computes; empty: there is one replica, which computes all.
+  std::vector<uint32_t> exact_ranges{};
   // They come and go with the peers, up to so many; 0: there are as many as the job says.
   uint32_t replicas_max = 0;
   bool equal_bits_required = false;  // then a stage goes to nobody of another fingerprint

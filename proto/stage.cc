@@ -1,5 +1,7 @@
 #include "proto/stage.h"
 
+#include "dag/gradient_order.h"
+
 namespace weft::proto {
 
 std::set<std::string_view> fixed_initializers(const AssignStage& assign) {
@@ -19,6 +21,14 @@ std::optional<StepOfRun> step_of_run(const AssignStage& assign, uint64_t step) {
   const replicas::LocalSteps& local = assign.local->steps;
   const auto own = own_step(local, assign.seat.replica, step);
   return own ? std::optional(StepOfRun{own->step, own->scheduled, local.steps}) : std::nullopt;
+}
+
+MicrobatchShare microbatches_of(const AssignStage& assign) {
+  const uint32_t all = assign.training.microbatches();
+  if (!assign.exact) return {0, all};
+  const uint32_t length = all / assign.training.gradient_ranges;
+  const dag::RangeShare share = dag::share_of(assign.exact->ranges, assign.seat.replica);
+  return {share.first * length, share.count * length};
 }
 
 bool agrees_after(const AssignStage& assign, uint64_t step) {

@@ -23,8 +23,8 @@
 
 namespace weft::proto {
 
-// Serve and Agree are of no StageProgram: AssignStage::serve and ::local have them.
-enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2, Serve = 3, Agree = 4 };
+// Serve, Agree and Sum are of no StageProgram: AssignStage::serve, ::local and ::exact have them.
+enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2, Serve = 3, Agree = 4, Sum = 5 };
 
 // One end of a cut edge, at this stage. `edge` is the same number at both ends.
 struct EdgeEnd {
@@ -75,11 +75,12 @@ struct BlobSource {
   std::vector<uint32_t> tensors{};       // of the list, by index
 };
 
-// What replicas with local steps agree about: a parameter that is trained, or a running statistic.
+// What replicas agree about: with local steps a parameter that is trained or a running statistic, else the
+// gradient of a parameter.
 struct AgreedTensor {
   uint32_t number = 0;  // its place among all of them, of the whole graph in the order of dag::trained_state
   std::string name{};   // the initializer's
-  uint32_t owner = 0;   // the replica whose seat takes the mean
+  uint32_t owner = 0;   // the replica whose seat takes the mean, or adds up
   std::vector<uint32_t> stages{};  // by replica: which of its stages has it
 };
 // Of a run whose replicas make local steps: then the steps of assignments, commands and reports are inner
@@ -90,6 +91,13 @@ struct LocalTerms {
   // How many times the usual one the norm of what a replica sends may be (replicas/norm_guard.h); 0: whatever
   // comes is added up.
   double norm_bound = 0;
+};
+
+// Of a run whose replicas add each step's gradients: each computes whole neighbouring ranges of the step's
+// microbatches (dag/gradient_order.h), and all update by the same sums. So each has the same state.
+struct ExactTerms {
+  std::vector<uint32_t> ranges{};       // by replica, how many; in all the gradient_ranges of `training`
+  std::vector<AgreedTensor> tensors{};  // that the stage trains, by number
 };
 
 struct AssignStage {
@@ -118,7 +126,16 @@ struct AssignStage {
   // For the people whose machine it is: what the job is called, and who gave it.
   std::string job_name{}, submitter{};
   std::optional<LocalTerms> local{};
+  std::optional<ExactTerms> exact{};
 };
+
+// The microbatches of a step that the seat's replica computes.
+struct MicrobatchShare {
+  uint32_t first = 0, count = 0;
+};
+MicrobatchShare microbatches_of(const AssignStage& assign);
+// Whether snapshots are made of the stage: where all replicas have the same state, of those of the first one.
+inline bool keeps_state(const AssignStage& assign) { return !assign.exact || assign.seat.replica == 0; }
 // Which step of the run the seat's replica makes in a step of its script: that one, or with local steps its
 // own of that inner step; nothing where it has none left.
 struct StepOfRun {

@@ -93,6 +93,8 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
     case TaskKind::Differ:
     case TaskKind::Mean:
     case TaskKind::Agree:
+    case TaskKind::Reduce:
+    case TaskKind::Gather:
     case TaskKind::Pass:
     case TaskKind::Begin:
       return fail(ErrorCode::Unsupported, "nothing is served here");

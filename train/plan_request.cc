@@ -65,9 +65,30 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
   return request;
 }
 
+namespace {
+// As many as pay, of those that the job allows: it comes to the same bits. One where ops are pinned, or
+// running statistics are made, which nobody adds up.
+std::optional<plan::ReplicasRequest> exact_replicas_request(const configs::Job& job,
+                                                            const plan::PlanRequest& pipeline) {
+  const auto& outputs = pipeline.graph->outputs();
+  const bool has_statistics = std::any_of(outputs.begin(), outputs.end(), [](const dag::GraphOutput& output) {
+    return output.role == dag::OutputRole::StateUpdate;
+  });
+  // A map says how many there are at least.
+  const bool has_least = job.replica_choice.count_max > 0;
+  const uint32_t most = has_least ? job.replica_choice.count_max : job.replicas.count;
+  if (most < 2 || job.gradient_ranges < 2 || !pipeline.pins.empty() || has_statistics) return std::nullopt;
+  return plan::ReplicasRequest{.pipeline = pipeline,
+                               .count = has_least ? job.replicas.count : 1,
+                               .count_max = most,
+                               .ranges = job.gradient_ranges};
+}
+}  // namespace
+
 std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                                       const plan::PlanRequest& pipeline) {
-  if (job.task != configs::Task::Train || !job.replicas.are_local()) return std::nullopt;
+  if (job.task != configs::Task::Train) return std::nullopt;
+  if (!job.replicas.are_local()) return exact_replicas_request(job, pipeline);
   return plan::ReplicasRequest{.pipeline = pipeline,
                                .count = job.replicas.count,
                                .count_max = job.replica_choice.count_max,

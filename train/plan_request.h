@@ -27,7 +27,7 @@ Status check_agreed(const configs::Job& job, const dag::Graph& training);
 plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
                                std::vector<std::shared_ptr<const dag::Lowered>> classes,
                                std::optional<uint64_t> copy_rate);
-// All replicas of a job in which they make local steps; nothing: it is one pipeline. `pipeline`: as above, of
+// All replicas of a job that may have several; nothing: it is one pipeline. `pipeline`: as above, of
 // one of them, with the devices of all.
 std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                                       const plan::PlanRequest& pipeline);

@@ -208,7 +208,8 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
 
 // What each stage has of what replicas agree about, and which stages of the others have it, too.
 void Assembly::add_agreed() {
-  if (!terms_.run.local_steps) return;
+  const auto& ranges = terms_.run.exact_ranges;
+  if (!terms_.run.local_steps && ranges.empty()) return;
   std::map<std::string_view, uint32_t> number_of;
   std::vector<proto::AgreedTensor> agreed;
   for (uint32_t number = 0; number < plan_.agreed.size(); ++number) {
@@ -217,15 +218,17 @@ void Assembly::add_agreed() {
     agreed.push_back({number, weight.name, weight.owner, weight.stages});
   }
   for (StageAtPeer& at : stages_) {
-    proto::LocalTerms local{.steps = *terms_.run.local_steps, .tensors = {}, .norm_bound = kNormBound};
+    std::vector<proto::AgreedTensor> own;
     for (const proto::StageProgram& program : at.stage->programs) {
       if (program.kind != ProgramKind::Train) continue;
       for (const dag::StateKey& key : dag::trained_state(*program.graph, {}))
-        if (is_weight(key.slot)) local.tensors.push_back(agreed[number_of.at(key.name)]);
+        if (is_weight(key.slot)) own.push_back(agreed[number_of.at(key.name)]);
     }
-    std::sort(local.tensors.begin(), local.tensors.end(),
-              [](const auto& a, const auto& b) { return a.number < b.number; });
-    at.stage->local = std::move(local);
+    std::sort(own.begin(), own.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+    if (ranges.empty())
+      at.stage->local = proto::LocalTerms{*terms_.run.local_steps, std::move(own), kNormBound};
+    else
+      at.stage->exact = proto::ExactTerms{ranges, std::move(own)};
   }
 }
 

@@ -36,7 +36,18 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
       clips_norm_(plan.training.decides_together()) {
   for (const PlannedStage& stage : plan.stages) add_stage(stage);
   add_messages(plan);
-  if (plan.local_steps) add_agreed(plan);
+  if (plan.local_steps) {
+    replicas_ = plan.local_steps->terms.count;
+    every_ = std::max<uint64_t>(1, plan.local_steps->terms.every);
+    shares_ = plan.local_steps->terms.shares;
+    add_agreed(plan, plan.local_steps->terms.codec);
+  } else if (!plan.exact_ranges.empty()) {
+    replicas_ = static_cast<uint32_t>(plan.exact_ranges.size());
+    microbatches_of_.resize(replicas_);
+    for (const PlannedStage& stage : plan.stages)
+      microbatches_of_[stage.assignment->seat.replica] = proto::microbatches_of(*stage.assignment).count;
+    add_agreed(plan, {});
+  }
   std::map<std::pair<uint32_t, uint32_t>, double> bytes;
   for (const plan::Message& message : messages_)
     bytes[{message.from_stage, message.to_stage}] += static_cast<double>(message.bytes.value);
@@ -122,16 +133,13 @@ double Pace::compute_seconds(uint32_t stage, uint32_t candidate) const {
 }
 
 // Tensors that go the same ways count as one.
-void Pace::add_agreed(const PlannedRun& plan) {
-  replicas_ = plan.local_steps->terms.count;
-  every_ = std::max<uint64_t>(1, plan.local_steps->terms.every);
-  shares_ = plan.local_steps->terms.shares;
-  const compress::Codec& codec = plan.local_steps->terms.codec;
+void Pace::add_agreed(const PlannedRun& plan, const compress::Codec& codec) {
   std::map<std::pair<uint32_t, std::vector<uint32_t>>, Bytes> bytes;  // by owner, and who has it
   for (const PlannedStage& planned : plan.stages) {
     const proto::StageProgram* program = main_program(*planned.assignment);
-    if (!program || !planned.assignment->local || planned.assignment->seat.replica != 0) continue;
-    for (const proto::AgreedTensor& tensor : planned.assignment->local->tensors) {
+    const proto::AssignStage& stage = *planned.assignment;
+    if (!program || (!stage.local && !stage.exact) || stage.seat.replica != 0) continue;
+    for (const proto::AgreedTensor& tensor : stage.local ? stage.local->tensors : stage.exact->tensors) {
       std::vector<uint32_t> stages;
       for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica)
         if (const auto at = plan.find({tensor.stages[replica], replica})) stages.push_back(*at);
@@ -180,7 +188,7 @@ double Pace::step_seconds(uint32_t replica, std::span<const uint32_t> placed) co
     down[sent.to_stage] += sent.bytes / cluster_.devices()[to].downlink;
   }
   for (uint32_t s = 0; s < stages_.size(); ++s) busiest = std::max({busiest, up[s], down[s]});
-  return sum + (microbatches_ - 1) * busiest;
+  return sum + (microbatches_of(replica) - 1) * busiest;
 }
 
 plan::StageWork Pace::work_of(uint32_t stage, const plan::Rates& rates) const {
@@ -207,6 +215,7 @@ Duration Pace::predicted_step(std::span<const uint32_t> placed) const {
     slowest = std::max(slowest, part_of(replica) * seconds(predicted_step(replica, placed)));
     made += part_of(replica);
   }
+  if (!microbatches_of_.empty()) made = 1;  // one step of all
   return to_duration((slowest + agreement_seconds(placed)) / made);
 }
 
@@ -215,7 +224,7 @@ Duration Pace::predicted_step(uint32_t replica, std::span<const uint32_t> placed
   plan::PredictRequest request;
   request.pipeline = &pipeline;
   request.cluster = &cluster_;
-  request.microbatches = microbatches_;
+  request.microbatches = microbatches_of(replica);
   std::vector<uint32_t> own(stages_.size(), 0);  // by stage, its place in the replica's pipeline
   for (uint32_t s = 0; s < stages_.size(); ++s) {
     if (stages_[s].replica != replica) continue;

@@ -46,17 +46,21 @@ class Pace {
   };
   void add_stage(const PlannedStage& planned);
   void add_messages(const PlannedRun& plan);
-  void add_agreed(const PlannedRun& plan);
+  void add_agreed(const PlannedRun& plan, const compress::Codec& codec);
   double step_seconds(uint32_t replica, std::span<const uint32_t> placed) const;
   Duration predicted_step(uint32_t replica, std::span<const uint32_t> placed) const;
   double part_of(uint32_t replica) const;  // of the steps that the fastest replica makes
+  uint32_t microbatches_of(uint32_t replica) const {
+    return microbatches_of_.empty() ? microbatches_ : microbatches_of_[replica];
+  }
   double agreement_seconds(std::span<const uint32_t> placed) const;  // a step's part
   double compute_seconds(uint32_t stage, uint32_t candidate) const;
   plan::StageWork work_of(uint32_t stage, const plan::Rates& rates) const;
 
   const std::vector<Candidate>& candidates_;
   const plan::ClusterView cluster_;
-  const uint32_t microbatches_;
+  const uint32_t microbatches_;              // of a step
+  std::vector<uint32_t> microbatches_of_{};  // by replica, where each has some of them; empty: all of them
   const uint32_t optimizer_slots_;
   const bool clips_norm_;
   uint32_t replicas_ = 1;

@@ -183,7 +183,7 @@ void StandBys::tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, c
   for (const uint32_t s : stages) {
     proto::BlobSource source = source_of(pool_.at(plan.stages[s].peer));
     for (auto& tensor : tensors_of(*point.snapshot, *plan.stages[s].assignment)) {
-      if (plan.local_steps && !listed.insert(tensor.key).second) continue;
+      if (!listed.insert(tensor.key).second) continue;
       if (in_point.contains(tensor.sha256))
         source.tensors.push_back(static_cast<uint32_t>(message.tensors.size()));
       message.tensors.push_back(std::move(tensor));

@@ -96,7 +96,7 @@ int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage) {
 
 int64_t copied_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
-  if (graph == nullptr) return 0;
+  if (graph == nullptr || !keeps_state(*plan.stages[stage].assignment)) return 0;
   const auto slots = static_cast<uint32_t>(optimizer_slots(plan.training.optimizer).size());
   return dag::copied_bytes(*graph, slots).value + kept_bytes(plan, stage, *graph);
 }

@@ -43,7 +43,8 @@ double codec_ratio(const PlannedRun& plan);
 // Bytes that a peer loads to take the stage on: every weight, and the optimizer's slots of what is trained.
 int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_loaded_bytes(const PlannedRun& plan);
-// Bytes of a copy of the stage's state (dag/copied_bytes.h): without what never changes.
+// Bytes of a copy of the stage's state (dag/copied_bytes.h): without what never changes; 0 where others have
+// the same (proto::keeps_state).
 int64_t copied_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_copied_bytes(const PlannedRun& plan);
 // What the slowest stage takes to copy its state at the rate that its peer is allowed, or else at

@@ -21,7 +21,7 @@ Comparison::Comparison(const PlannedRun& plan, const RunBegin& begin, const RunO
     : stages_(plan.stages.size()),
       microbatches_(plan.microbatches),
       codec_ratio_(codec_ratio(plan)),
-      share_(plan.local_steps ? 0 : options.compare_share),
+      share_(plan.local_steps || !plan.exact_ranges.empty() ? 0 : options.compare_share),
       first_(begin.after_step + options.compare_after) {}
 
 void Comparison::resume(const proto::Command& command) {

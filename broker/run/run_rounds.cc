@@ -71,7 +71,7 @@ Round& Rounds::add(Round round) {
     if (inner_.are_local()) replicas.push_back(inner_.replica_of(stage.assignment->seat));
   round.begin(plan_->stages.size(), std::move(replicas));
   for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-    if (absence_.has(s)) round.leave_out(s);
+    if (absence_.has(s) || !keeps_state(*plan_->stages[s].assignment)) round.leave_out(s);
   return rounds_.add(std::move(round));
 }
 
@@ -267,7 +267,8 @@ std::optional<CheckpointCommitted> Rounds::newest_copy(
   for (auto round = rounds_.rbegin(); round != rounds_.rend(); ++round) {
     if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
     bool had = true;
-    for (uint32_t s = 0; s < plan_->stages.size(); ++s) had = had && (absence_.has(s) || has(s, round->step));
+    for (uint32_t s = 0; s < plan_->stages.size(); ++s)
+      had = had && (absence_.has(s) || !keeps_state(*plan_->stages[s].assignment) || has(s, round->step));
     if (had) return taken_from(*round);
   }
   return std::nullopt;

@@ -22,6 +22,32 @@ std::optional<std::string> not_finite(const proto::StepReport& report) {
   return std::nullopt;
 }
 
+// Where the stage's microbatches stand in the step.
+void put_losses(const std::vector<double>& losses, const proto::MicrobatchShare& share, uint32_t microbatches,
+                std::vector<double>& all) {
+  if (losses.empty()) return;
+  const size_t each = losses.size() / share.count;
+  all.resize(each * microbatches);
+  std::ranges::copy(losses, all.begin() + static_cast<ptrdiff_t>(each * share.first));
+}
+
+Status check_positions(const std::vector<uint64_t>& positions, const proto::MicrobatchShare& share,
+                       const dag::TrainingSpec& training, uint64_t step) {
+  if (positions.size() != share.count)
+    return fail(ErrorCode::InvalidArgument, "it names the samples of " + std::to_string(positions.size()) +
+                                                " microbatches of " + std::to_string(share.count));
+  for (uint32_t m = 0; m < positions.size(); ++m) {
+    const uint32_t microbatch = share.first + m;
+    const uint64_t expected =
+        (step - 1) * training.batch_size + uint64_t{microbatch} * training.microbatch_size;
+    if (positions[m] != expected)
+      return fail(ErrorCode::InvalidArgument, "microbatch " + std::to_string(microbatch) +
+                                                  " began with sample " + std::to_string(positions[m]) +
+                                                  " of the sequence, not with " + std::to_string(expected));
+  }
+  return {};
+}
+
 }  // namespace
 
 Steps::Steps(std::shared_ptr<const PlannedRun> plan, uint64_t after_step, uint64_t recorded)
@@ -34,6 +60,7 @@ Steps::Steps(std::shared_ptr<const PlannedRun> plan, uint64_t after_step, uint64
       skipped_in_a_row_(inner_.replicas(), 0) {
   for (const PlannedStage& stage : plan_->stages) {
     replica_of_.push_back(inner_.replica_of(stage.assignment->seat));
+    shares_.push_back(microbatches_of(*stage.assignment));
     proto::StageStatus& status = stages_.emplace_back();
     status.seat = stage.assignment->seat;
     status.peer = stage.peer;
@@ -61,9 +88,10 @@ Status Steps::take_squares(uint32_t stage, const StageClaims& claims, const prot
     return fail(ErrorCode::InvalidArgument, "it has " + std::to_string(report.squares.size()) +
                                                 " squares for " + std::to_string(parameters.size()) +
                                                 " parameters");
-  WEFT_TRY_STATUS(claims.check_losses(report, plan_->microbatches));
+  const proto::MicrobatchShare& share = shares_[stage];
+  WEFT_TRY_STATUS(claims.check_losses(report, share.count));
   OwnStep& own = *step.own[replica_of_[stage]];
-  if (!report.losses.empty()) own.losses = report.losses;
+  put_losses(report.losses, share, plan_->microbatches, own.losses);
   for (size_t p = 0; p < parameters.size(); ++p) own.squares[parameters[p]] = report.squares[p];
   step.squares_in[stage] = true;
   return {};
@@ -73,18 +101,8 @@ Status Steps::take_squares(uint32_t stage, const StageClaims& claims, const prot
 Status Steps::check_ledger(uint32_t stage, const proto::StepReport& report, InProgress& step) const {
   const auto& positions = report.sample_positions;
   if (!positions.empty()) {
-    if (positions.size() != plan_->microbatches)
-      return fail(ErrorCode::InvalidArgument, "it names the samples of " + std::to_string(positions.size()) +
-                                                  " microbatches of " + std::to_string(plan_->microbatches));
-    const dag::TrainingSpec& training = plan_->training;
-    for (uint32_t m = 0; m < positions.size(); ++m) {
-      const uint64_t expected = (step.own[replica_of_[stage]]->number - 1) * training.batch_size +
-                                uint64_t{m} * training.microbatch_size;
-      if (positions[m] != expected)
-        return fail(ErrorCode::InvalidArgument, "microbatch " + std::to_string(m) + " began with sample " +
-                                                    std::to_string(positions[m]) +
-                                                    " of the sequence, not with " + std::to_string(expected));
-    }
+    WEFT_TRY_STATUS(
+        check_positions(positions, shares_[stage], plan_->training, step.own[replica_of_[stage]]->number));
     step.positions_in[stage] = true;
   }
   if (!report.updated || step.positions_in[stage]) return {};
@@ -305,15 +323,20 @@ std::vector<Steps::Decision> Steps::decisions_for(uint32_t stage) const {
   return decisions;
 }
 
-// A step after which replicas are to agree each of them may lack from any other.
+// A step after which replicas are to agree, or whose gradients they add up, each of them may lack from any
+// other.
 MissingReports Steps::missing_reports() const {
   if (steps_.empty() || steps_.begin()->first != committed_ + 1) return {};
   const auto& [number, step] = *steps_.begin();
   const bool together = plan_->training.decides_together();
   const bool is_open =
       std::any_of(step.own.begin(), step.own.end(), [](const auto& own) { return own && !own->is_decided; });
-  if (together && is_open) return missing_reports_of(step.squares_in, false);
-  const bool is_mutual = inner_.are_local() && inner_.is_whole(number);
+  if (together && is_open) {
+    MissingReports missing = missing_reports_of(step.squares_in, false);
+    missing.is_mutual = !plan_->exact_ranges.empty();
+    return missing;
+  }
+  const bool is_mutual = (inner_.are_local() && inner_.is_whole(number)) || !plan_->exact_ranges.empty();
   MissingReports missing = missing_reports_of(step.updated, together && !is_mutual);
   missing.is_mutual = is_mutual;
   return missing;

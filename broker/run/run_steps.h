@@ -6,7 +6,8 @@
 // what they said alone, so that a broker that was restarted, to which they say it again, tells them the same.
 //
 // Of replicas that make local steps each has a step of its own in an inner one, and decides it alone
-// (inner_steps.h). All of it is committed together, and what is said of it is steps of the run.
+// (inner_steps.h). All of it is committed together, and what is said of it is steps of the run. Replicas that
+// add each step's gradients make one step together: here they are one, whose stages have shares of it.
 // Pure: what a commit waits for beside the reports of a step its caller knows.
 #pragma once
 
@@ -130,7 +131,8 @@ class Steps {
 
   std::shared_ptr<const PlannedRun> plan_;
   InnerSteps inner_;
-  std::vector<uint32_t> replica_of_;  // by stage
+  std::vector<uint32_t> replica_of_;            // by stage
+  std::vector<proto::MicrobatchShare> shares_;  // likewise
   uint64_t granted_, committed_;
   std::optional<Agreed> agreed_{};
   uint64_t recorded_;                       // of the run

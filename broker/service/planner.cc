@@ -82,12 +82,15 @@ JobTerms terms_of(const JobContext& context, const StartPlanning& request, const
   const configs::Job& job = context.job;
   JobTerms terms;
   terms.run.local_steps = local_steps_of(context, request, plan);
+  terms.run.exact_ranges = plan.ranges;
   const auto& local = terms.run.local_steps;
   if (local && job.may_grow()) terms.run.replicas_max = job.replica_choice.count_max;
   terms.run.training = {job, local ? last_inner_step(*local) : context.steps, context.empty_steps};
   terms.run.borders = job;
   if (!job.losses.empty()) terms.run.loss_terms = dag::loss_terms(job.losses);
-  terms.run.equal_bits_required = job.placement.equal_bits == plan::EqualBits::Require;
+  // Weights that each replica updates by itself would come apart on devices of other kinds.
+  terms.run.equal_bits_required =
+      job.placement.equal_bits == plan::EqualBits::Require || !plan.ranges.empty();
   terms.arithmetic = job.arithmetic;
   terms.chooses_codecs = job.compression.policy == plan::CompressionPolicy::Auto;
   terms.limits_owners = job.placement.owner_share_max < 1;
@@ -282,6 +285,7 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
                 .skips_steps = job.skips_diverged(),
                 .peer_minor = has_shares                 ? proto::kProtocolMinorOfShares
                               : job.replicas.are_local() ? proto::kProtocolMinorOfLocalSteps
+                              : job.replicas.count > 1   ? proto::kProtocolMinorOfExactReplicas
                               : is_new                   ? proto::kProtocolMinorOfEmptySteps
                                                          : 0};
 }

@@ -11,9 +11,14 @@ proto::RunPlan to_message(const PlannedRun& run) {
 }
 
 namespace {
-// Where replicas make local steps, every stage was told the same of these as the run.
+// Of replicas every stage was told the same as the run.
 bool are_of_one_run(const proto::RunTerms& terms,
                     const std::vector<proto::Encoded<proto::AssignStage>>& assignments) {
+  const std::vector<uint32_t>& ranges = terms.exact_ranges;
+  if (!ranges.empty() && !std::all_of(assignments.begin(), assignments.end(), [&](const auto& assignment) {
+        return assignment->exact && assignment->exact->ranges == ranges;
+      }))
+    return false;
   const auto& local = terms.local_steps;
   return !local || std::all_of(assignments.begin(), assignments.end(), [&](const auto& assignment) {
     return assignment->local && assignment->local->steps == *local &&

@@ -1,7 +1,8 @@
-// One stage at work: what has come for it (arrivals.h, agreements.h) and its script (train_script.h, or
-// serve_script.h), which says which task comes next. Told which commands, tensors and microbatches of data
-// have come and which task is done, it says what to run, what to fetch and what to report. It holds no
-// tensor: those lie with whoever runs the tasks, under the same keys. Pure. Bounds: those of its two parts.
+// One stage at work: what has come for it (arrivals.h, agreements.h, gradient_sums.h) and its script
+// (train_script.h, or serve_script.h), which says which task comes next. Told which commands, tensors and
+// microbatches of data have come and which task is done, it says what to run, what to fetch and what to
+// report. It holds no tensor: those lie with whoever runs the tasks, under the same keys. Pure. Bounds: those
+// of its parts.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "base/units.h"
 #include "peer/machine/agreements.h"
 #include "peer/machine/arrivals.h"
+#include "peer/machine/gradient_sums.h"
 #include "peer/machine/serve_script.h"
 #include "peer/machine/task.h"
 #include "peer/machine/train_script.h"
@@ -38,7 +40,8 @@ class StageMachine {
       : assignment_(std::move(assignment)),
         arrivals_(assignment_, options.data),
         agreements_(assignment_),
-        script_(assignment_, arrivals_, agreements_, options.script) {
+        sums_(assignment_),
+        script_(assignment_, {arrivals_, agreements_, sums_}, options.script) {
     if (assignment_->serve && ServeScript::check(*assignment_)) serve_.emplace(assignment_, options.serve);
   }
   StageMachine(const StageMachine&) = delete;
@@ -51,6 +54,8 @@ class StageMachine {
     if (serve_) return serve_->on_tensor(from, header);
     if (header.program == proto::ProgramKind::Agree)
       return agreements_.on_tensor(from, header, script_.completed_step());
+    if (header.program == proto::ProgramKind::Sum)
+      return sums_.on_tensor(from, header, script_.completed_step());
     return arrivals_.on_tensor(from, header, script_.completed_step());
   }
   // Nothing is expected of it any more: its replica was lost, and the others go on without it.
@@ -95,6 +100,7 @@ class StageMachine {
   std::shared_ptr<const proto::AssignStage> assignment_;
   Arrivals arrivals_;
   Agreements agreements_;
+  GradientSums sums_;
   TrainScript script_;
   std::optional<ServeScript> serve_;
 };

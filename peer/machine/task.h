@@ -29,6 +29,8 @@ enum class TaskKind : uint8_t {
   Differ,    // where replicas with local steps agree: what this one has learnt since, for who adds it up
   Mean,      // of these, as they have come: for the other replicas
   Agree,     // go on from the weights that the means give
+  Reduce,    // where replicas add each step's gradients: the sums of all their ranges, of what is owned here
+  Gather,    // of the others: take the sums of their owners
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
   Pass,      // of a served model: the pass `step`, which has come
   Begin,     // at the entry of one: passes, for what was asked

@@ -43,7 +43,8 @@ Status check_leave_out(const AssignStage& assign, const Command& command, uint64
 
 // A replica has no data in a step in which it makes none of its own.
 std::vector<Arrivals::Range> data_of_steps(const AssignStage& assign, uint64_t first, uint64_t last) {
-  const Arrivals::Range all{ProgramKind::Train, first, last, 0, assign.training.microbatches()};
+  const proto::MicrobatchShare share = microbatches_of(assign);
+  const Arrivals::Range all{ProgramKind::Train, first, last, share.first, share.count};
   if (!assign.local) return {all};
   std::vector<Arrivals::Range> ranges;
   for (uint64_t step = first; step <= last; ++step) {
@@ -86,7 +87,7 @@ Status check_command(const AssignStage& assign, const Command& command, uint64_t
       return out_of_turn("a comparison on a step that does not follow the last one granted");
     if (assign.training.microbatches() < 2)
       return out_of_turn("a comparison where a step has one microbatch");
-    if (assign.local) return out_of_turn("a comparison of replicas that make local steps");
+    if (assign.local || assign.exact) return out_of_turn("a comparison of one of several replicas");
   } else if (command.step != granted) {
     return out_of_turn("a snapshot of a step that is not the last one granted");
   } else if (assign.local && !agrees_after(assign, command.step)) {

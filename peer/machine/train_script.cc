@@ -20,14 +20,34 @@ tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::I
 bool copies(const Command& command) {
   return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState;
 }
+bool makes_copy(const proto::AssignStage& assign, const Command& command) {
+  return copies(command) && keeps_state(assign);
+}
+
+// The seat whose tensor was the last that the task needed; nothing where that was something else.
+std::optional<plan::Seat> last_to_come(const Task& task, const StageInputs& inputs) {
+  switch (task.kind) {
+    case TaskKind::Segment:
+      return inputs.arrivals.last_to_come(task.key, task.segment);
+    case TaskKind::Mean:
+    case TaskKind::Agree:
+      return inputs.agreements.last_to_come(task.key.step, task.kind == TaskKind::Agree);
+    case TaskKind::Reduce:
+    case TaskKind::Gather:
+      return inputs.sums.last_to_come(task.key.step, task.kind == TaskKind::Gather);
+    default:
+      return std::nullopt;
+  }
+}
 }  // namespace
 
-TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, Arrivals& arrivals,
-                         Agreements& agreements, const Options& options)
+TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, const StageInputs& inputs,
+                         const Options& options)
     : assignment_(std::move(assignment)),
-      arrivals_(arrivals),
-      agreements_(agreements),
-      turns_(assignment_, agreements),
+      arrivals_(inputs.arrivals),
+      agreements_(inputs.agreements),
+      sums_(inputs.sums),
+      turns_(assignment_, inputs.agreements),
       options_(options),
       completed_(assignment_->after_step),
       granted_(completed_),
@@ -88,12 +108,8 @@ Status TrainScript::on_norm(const proto::GradientNorm& norm) {
 // Compute was idle until the last input came: that is whom it waited for, however many were missing.
 void TrainScript::end_wait(Instant now, const Task& task) {
   if (!waits_since_) return;
-  if (task.kind == TaskKind::Segment)
-    if (const auto seat = arrivals_.last_to_come(task.key, task.segment))
-      tally_.add_wait(*seat, now - *waits_since_);
-  if (task.kind == TaskKind::Mean || task.kind == TaskKind::Agree)
-    if (const auto seat = agreements_.last_to_come(task.key.step, task.kind == TaskKind::Agree))
-      tally_.add_wait(*seat, now - *waits_since_);
+  if (const auto seat = last_to_come(task, {arrivals_, agreements_, sums_}))
+    tally_.add_wait(*seat, now - *waits_since_);
   waits_since_.reset();
 }
 
@@ -127,8 +143,10 @@ std::optional<Task> TrainScript::next_of_step(uint64_t last) {
   if (given_.step == last) return std::nullopt;
   const uint64_t step = given_.step + 1;
   if (!given_.updated && step_of_run(*assignment_, step)) {
-    if (given_.microbatches.empty() || given_.microbatches.back() < microbatches())
-      return next_segment(ProgramKind::Train, step, 0, microbatches());
+    const auto [first, count] = microbatches_of(*assignment_);
+    if (given_.microbatches.empty() || given_.microbatches.back() < count)
+      return next_segment(ProgramKind::Train, step, first, count);
+    if (!sums_.are_given(step)) return sums_.next(step);
     auto task = next_update(step);
     if (!task || task->kind != TaskKind::Update) return task;
     given_.skipped += task->skip;
@@ -183,11 +201,12 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
       break;
     case CommandKind::Checkpoint:
     case CommandKind::CopyState:
+      all_given = true;
+      if (!makes_copy(*assignment_, command)) break;
       task = Task{.kind = TaskKind::Snapshot,
                   .key = {ProgramKind::Train, command.step, 0},
                   .skipped_steps = given_.skipped,
                   .direct = command.direct};
-      all_given = true;
       break;
     case CommandKind::Evaluate:
     case CommandKind::Predict:
@@ -209,7 +228,7 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
 }
 
 bool TrainScript::copies_next() const {
-  return given_.command < commands_.size() && copies(commands_[given_.command]);
+  return given_.command < commands_.size() && makes_copy(*assignment_, commands_[given_.command]);
 }
 
 std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
@@ -218,7 +237,7 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
   const uint32_t ahead = segments_.usual > options_.tasks_ahead_up_to ? 1 : options_.tasks_ahead;
   while (tasks_.size() < ahead && given_.command < commands_.size()) {
     const Command& command = commands_[given_.command];
-    if (copies(command) && !may_copy) return std::nullopt;
+    if (makes_copy(*assignment_, command) && !may_copy) return std::nullopt;
     bool all_given = false;
     auto task = next_of(command, all_given);
     if (has_idle_step()) finish_step(now, {});
@@ -240,7 +259,7 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
 // Commands whose tasks are all done, where no task's end says so.
 void TrainScript::drop_carried_out() {
   const auto is_carried_out = [&](const Command& command) {
-    return command.kind == CommandKind::Finish ||
+    return command.kind == CommandKind::Finish || (copies(command) && !keeps_state(*assignment_)) ||
            (command.kind == CommandKind::Advance && completed_ >= command.step);
   };
   while (given_.command > 0 && is_carried_out(commands_.front())) pop_command();
@@ -290,6 +309,10 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
         finish_step(now, outcome);
       break;
     case TaskKind::Differ:
+    case TaskKind::Reduce:
+      break;
+    case TaskKind::Gather:
+      sums_.finish(task.key.step);
       break;
     case TaskKind::Mean:
       turns_.on_mean_done(task.key.step, outcome);

@@ -3,10 +3,11 @@
 //
 // Order: commands strictly as they came, by their sequence numbers; within a step the rule of plan/schedule.h
 // (1F1B); segments of a microbatch and microbatches of a segment ascending, so that every sum has its terms
-// in one order; where replicas make local steps, after the last one of a round: what the replica has learnt,
-// the means of what is added up here, the agreed weights. Tasks are handed out ahead of the one that runs, so
-// that whoever runs them, in order, never waits for this machine: what is handed out and what is done are two
-// places in the same sequence.
+// in one order; where replicas add each step's gradients, before its update: the sums of what is owned here,
+// then those of other owners; where they make local steps, after the last one of a round: what the replica
+// has learnt, the means of what is added up here, the agreed weights. Tasks are handed out ahead of the one
+// that runs, so that whoever runs them, in order, never waits for this machine: what is handed out and what
+// is done are two places in the same sequence.
 //
 // Bounds: kCommandsMax commands that are not carried out; Options::tasks_ahead tasks that are not done.
 #pragma once
@@ -24,12 +25,20 @@
 #include "peer/machine/agreements.h"
 #include "peer/machine/arrivals.h"
 #include "peer/machine/given.h"
+#include "peer/machine/gradient_sums.h"
 #include "peer/machine/pass_tally.h"
 #include "peer/machine/step_tally.h"
 #include "peer/machine/task.h"
 #include "proto/messages.h"
 
 namespace weft::peer {
+
+// What has come for a stage. It outlives the stage's script.
+struct StageInputs {
+  Arrivals& arrivals;
+  Agreements& agreements;
+  GradientSums& sums;
+};
 
 class TrainScript {
  public:
@@ -43,10 +52,9 @@ class TrainScript {
     // a forward where a moment later a backward would have come, which others wait for.
     Duration tasks_ahead_up_to = std::chrono::milliseconds(4);
   };
-  // `arrivals` and `agreements` are the stage's and outlive the script, which asks for data and finishes what
-  // has come.
-  TrainScript(std::shared_ptr<const proto::AssignStage> assignment, Arrivals& arrivals,
-              Agreements& agreements, const Options& options);
+  // The script asks for data and finishes what has come.
+  TrainScript(std::shared_ptr<const proto::AssignStage> assignment, const StageInputs& inputs,
+              const Options& options);
 
   // Errors: InvalidArgument for what cannot be from a broker that keeps the protocol. Commands are numbered
   // from 1 without a gap; those that came already are ignored, for a broker may repeat them.
@@ -86,7 +94,6 @@ class TrainScript {
     bool skip = false;
   };
 
-  uint32_t microbatches() const { return assignment_->training.microbatches(); }
   void take_reports_of_agreement();
 
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
@@ -110,6 +117,7 @@ class TrainScript {
   std::shared_ptr<const proto::AssignStage> assignment_;
   Arrivals& arrivals_;
   Agreements& agreements_;
+  GradientSums& sums_;
   AgreementTurns turns_;
   Options options_;
   std::deque<proto::Command> commands_;

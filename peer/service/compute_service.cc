@@ -297,6 +297,10 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
           .codec = dense ? compress::Codec{} : end.codec},
          tensor);
   }
+  for (GradientExchange::Sending& sum : submitted.sums) {
+    WEFT_TRY(sum.share.payload, sum.payload->take());
+    send(stage, sum.share);
+  }
   for (SentShare& share : submitted.agreed) send(stage, share);
   return StageRunner::take_outcome(submitted);
 }

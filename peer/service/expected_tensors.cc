@@ -15,6 +15,10 @@ Result<bool> ExpectedTensors::expects(const proto::TensorHeader& header) const {
     WEFT_TRY_STATUS(check_agreed_tensor(*assignment_, agreed_, header));
     return true;
   }
+  if (header.program == proto::ProgramKind::Sum && !sums_.empty()) {
+    WEFT_TRY_STATUS(check_gradient_sum(*assignment_, sums_, header));
+    return true;
+  }
   for (const proto::StageProgram& program : assignment_->programs) {
     if (program.kind != header.program) continue;
     for (const proto::EdgeEnd& end : program.receives) {

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "dag/incremental/incremental.h"
 #include "peer/machine/agreements.h"
+#include "peer/machine/gradient_sums.h"
 #include "proto/messages.h"
 
 namespace weft::peer {
@@ -15,7 +16,9 @@ namespace weft::peer {
 class ExpectedTensors {
  public:
   explicit ExpectedTensors(std::shared_ptr<const proto::AssignStage> assignment)
-      : assignment_(std::move(assignment)), agreed_(agreed_weights(*assignment_)) {}
+      : assignment_(std::move(assignment)),
+        agreed_(agreed_weights(*assignment_)),
+        sums_(summed_gradients(*assignment_)) {}
 
   // What comes on each edge of a served model's passes, once whoever derives the model knows.
   void expect(std::vector<dag::RowSpec> serve_edges) { serve_edges_ = std::move(serve_edges); }
@@ -25,6 +28,7 @@ class ExpectedTensors {
  private:
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::vector<AgreedWeight> agreed_;
+  std::vector<SummedGradient> sums_;
   std::vector<dag::RowSpec> serve_edges_;
 };
 

@@ -14,6 +14,11 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
     agreed_[{header.step, header.direction}].push_back({header.edge, header.replica, std::move(tensor)});
     return;
   }
+  if (header.program == proto::ProgramKind::Sum) {
+    sums_[{header.step, header.direction}].push_back(
+        {header.edge, header.replica, std::move(tensor), header.microbatch});
+    return;
+  }
   const proto::StageProgram& program = program_of(*assignment_, header.program);
   uint32_t index = 0;
   while (program.receives[index].edge != header.edge) ++index;
@@ -54,6 +59,12 @@ StageRunner::Inputs Inbox::take(const Task& task) {
   StageRunner::Inputs inputs;
   if (task.kind == TaskKind::Mean || task.kind == TaskKind::Agree) {
     inputs.agreed = take_agreed(task);
+    return inputs;
+  }
+  if (task.kind == TaskKind::Reduce || task.kind == TaskKind::Gather) {
+    const auto direction =
+        task.kind == TaskKind::Reduce ? proto::Direction::Forward : proto::Direction::Backward;
+    if (auto sums = sums_.extract({task.key.step, direction})) inputs.agreed = std::move(sums.mapped());
     return inputs;
   }
   if (task.kind != TaskKind::Segment && task.kind != TaskKind::Pass) return inputs;

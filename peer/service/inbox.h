@@ -32,6 +32,7 @@ class Inbox {
   std::map<MicrobatchKey, BulkTransfers::MicrobatchData> data_;
   // By the steps of the run agreed before the round, and by direction.
   std::map<std::pair<uint64_t, proto::Direction>, std::vector<AgreedShare>> agreed_;
+  std::map<std::pair<uint64_t, proto::Direction>, std::vector<AgreedShare>> sums_;  // likewise, by step
 };
 
 // REQUIRES: the assignment has it.

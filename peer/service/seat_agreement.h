@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "peer/machine/agreements.h"
+#include "peer/service/share.h"
 #include "peer/state.h"
 #include "proto/messages.h"
 #include "replicas/agreement.h"
@@ -20,19 +21,6 @@
 #include "replicas/norm_guard.h"
 
 namespace weft::peer {
-
-// A difference or a mean, as read, of the tensor of that number.
-struct AgreedShare {
-  uint32_t number = 0;
-  uint32_t replica = 0;  // the sender's
-  dag::Tensor tensor;
-};
-// The same as it goes to another seat: encoded as its header says.
-struct SentShare {
-  plan::Seat to{};
-  proto::TensorHeader header{};
-  dag::Tensor payload;
-};
 
 class SeatAgreement {
  public:

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "dag/gradient_order.h"
 #include "peer/backend/host/host_memory.h"
 
 namespace weft::peer {
@@ -16,6 +17,23 @@ namespace {
 
 uint32_t segment_of(const proto::StageProgram& stage, dag::ValueId value) {
   return stage.segment_of_op[stage.graph->value(value).producer.index];
+}
+
+// Of a training program's microbatch.
+dag::GradientTurn turn_of(const proto::AssignStage& assign, const MicrobatchKey& key) {
+  if (proto::is_comparison(key.microbatch))
+    return {.begins_range = proto::comparison_pass(key.microbatch) != proto::ComparisonPass::Added};
+  const uint32_t all = assign.training.microbatches(), ranges = assign.training.gradient_ranges;
+  if (!assign.exact) return dag::gradient_turn(key.microbatch, all, ranges);
+  return dag::gradient_turn(key.microbatch, all, ranges,
+                            dag::share_of(assign.exact->ranges, assign.seat.replica));
+}
+
+// What does not begin with the first range is sent range by range, and added up elsewhere.
+bool sums_ranges(const proto::AssignStage& assign, ProgramKind kind) {
+  if (kind != ProgramKind::Train) return false;
+  if (!assign.exact) return assign.training.gradient_ranges > 1;
+  return assign.seat.replica == 0 && assign.exact->ranges.front() > 1;
 }
 
 bool is_of_agreement(dag::StateSlot slot) {
@@ -61,6 +79,9 @@ Status StageRunner::load_state(const TensorSource& tensors) {
   if (assignment_->local) {
     WEFT_TRY(agreement_, SeatAgreement::create(assignment_, *state_, kept));
   }
+  if (assignment_->exact) {
+    WEFT_TRY(sums_, GradientExchange::create(assignment_, *programs_.at(ProgramKind::Train).executor));
+  }
   return {};
 }
 
@@ -75,7 +96,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   const dag::TrainingSpec& training = assignment_->training;
   ExecutorOptions options;
   options.accumulates = stage.kind == ProgramKind::Train && training.batch_size > training.microbatch_size;
-  options.sums_ranges = stage.kind == ProgramKind::Train && training.gradient_ranges > 1;
+  options.sums_ranges = sums_ranges(*assignment_, stage.kind);
   for (const proto::EdgeEnd& end : stage.sends) options.kept.push_back(end.value);
   options.segment_of_op = stage.segment_of_op;
   options.scratch = scratch_;
@@ -146,6 +167,10 @@ Status StageRunner::submit_to_device(const Task& task, const Inputs& inputs, Sub
     case TaskKind::Agree:
       WEFT_TRY_STATUS(run_agreement(task, inputs, submitted));
       break;
+    case TaskKind::Reduce:
+    case TaskKind::Gather:
+      WEFT_TRY_STATUS(run_sums(task, inputs, submitted));
+      break;
     case TaskKind::Snapshot:
       WEFT_TRY_STATUS(snapshot(submitted));
       break;
@@ -184,13 +209,17 @@ Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
   WEFT_TRY_STATUS(take_named(submitted.snapshot, output.snapshot));
   WEFT_TRY_STATUS(take_named(submitted.predictions, output.predictions));
   output.agreed = std::move(submitted.agreed);
+  for (GradientExchange::Sending& sum : submitted.sums) {
+    WEFT_TRY(sum.share.payload, sum.payload->take());
+    output.agreed.push_back(std::move(sum.share));
+  }
   return output;
 }
 
 Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitted& submitted) {
   Program& program = programs_.at(task.key.program);
-  const bool begins_step =
-      task.key.program == ProgramKind::Train && task.first_segment && task.key.microbatch == 0;
+  const bool begins_step = task.key.program == ProgramKind::Train && task.first_segment &&
+                           task.key.microbatch == microbatches_of(*assignment_).first;
   const dag::TrainingSpec& terms = assignment_->training;
   if (begins_step && (terms.skips_diverged() || terms.is_empty(place_of(task).step)))
     WEFT_TRY_STATUS(program.executor->keep_statistics());
@@ -206,6 +235,8 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   }
   WEFT_TRY_STATUS(program.executor->run(*microbatch, task.segment));
   WEFT_TRY_STATUS(begin_outputs(task, program, *microbatch, submitted));
+  if (sums_ && task.key.program == ProgramKind::Train)
+    WEFT_TRY_STATUS(sums_->after_segment(task, submitted.sums));
   if (task.last_segment) {
     program.free.push_back(std::move(program.active.at(task.key.microbatch)));
     program.active.erase(task.key.microbatch);
@@ -225,12 +256,7 @@ Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& 
   const dag::TrainingSpec& training = assignment_->training;
   const int64_t size = training.microbatch_size;
   const bool compares = proto::is_comparison(task.key.microbatch);
-  if (compares)
-    microbatch->turn = {.begins_range =
-                            proto::comparison_pass(task.key.microbatch) != proto::ComparisonPass::Added};
-  else if (task.key.program == ProgramKind::Train)
-    microbatch->turn =
-        dag::gradient_turn(task.key.microbatch, training.microbatches(), training.gradient_ranges);
+  if (task.key.program == ProgramKind::Train) microbatch->turn = turn_of(*assignment_, task.key);
   microbatch->keeps_statistics = !compares;
   microbatch->context = {
       .seed = training.seed,
@@ -314,6 +340,13 @@ Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submit
     submitted.agreed = std::move(means.sent);
     submitted.refused = means.refused;
   }
+  return {};
+}
+
+Status StageRunner::run_sums(const Task& task, const Inputs& inputs, Submitted& submitted) {
+  if (!sums_) return fail(ErrorCode::Internal, "sums of gradients of a stage that has none");
+  if (task.kind == TaskKind::Gather) return sums_->gather(inputs.agreed);
+  WEFT_TRY(submitted.agreed, sums_->reduce(task.key.step, inputs.agreed));
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include "peer/executor.h"
 #include "peer/machine/stage.h"
 #include "peer/scratch.h"
+#include "peer/service/gradient_exchange.h"
 #include "peer/service/seat_agreement.h"
 #include "peer/state.h"
 #include "proto/messages.h"
@@ -39,7 +40,7 @@ class StageRunner {
     std::vector<std::pair<uint32_t, dag::Tensor>> received;
     std::map<std::string, dag::Tensor> data;
     int64_t sample_position = 0;
-    std::vector<AgreedShare> agreed{};  // of Mean and Agree: what other replicas sent
+    std::vector<AgreedShare> agreed{};  // what other replicas sent, of the tasks that read it
   };
   struct Output {
     TaskOutcome outcome;
@@ -50,7 +51,7 @@ class StageRunner {
     };
     std::vector<Named> snapshot;     // of a Snapshot
     std::vector<Named> predictions;  // outputs of the model in this segment; slot None
-    std::vector<SentShare> agreed;   // of Differ and Mean: for the seats of other replicas
+    std::vector<SentShare> agreed;   // for the seats of other replicas
   };
   // A task that the device has been given: the same, on its way. Any thread waits, for all of it or, part by
   // part, for what it needs; the runner may take the next task meanwhile, and may be gone.
@@ -68,6 +69,7 @@ class StageRunner {
     std::vector<std::pair<uint32_t, std::unique_ptr<Download>>> sends;
     std::vector<Named> snapshot, predictions;
     std::vector<SentShare> agreed;
+    std::vector<GradientExchange::Sending> sums;  // for the same
     std::optional<replicas::Outlier> refused;
   };
   // Errors: Cancelled once a task has failed: what was handed out behind it builds on it.
@@ -104,6 +106,7 @@ class StageRunner {
   Status update(const Task& task, Submitted& submitted);
   Status snapshot(Submitted& submitted);
   Status run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted);
+  Status run_sums(const Task& task, const Inputs& inputs, Submitted& submitted);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::shared_ptr<State> state_;              // of all programs
@@ -111,6 +114,8 @@ class StageRunner {
   std::unique_ptr<SeatAgreement> agreement_;  // of a replica that makes local steps
   bool failed_ = false;
   std::map<proto::ProgramKind, Program> programs_;
+  // Of a replica that adds each step's gradients to those of others; it refers to a program's executor.
+  std::unique_ptr<GradientExchange> sums_;
 };
 
 }  // namespace weft::peer

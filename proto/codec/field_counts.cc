@@ -23,7 +23,7 @@ static_assert(has_fields<StageProgram, 7>);
 static_assert(has_fields<TensorReference, 3>);
 static_assert(has_fields<BlobSource, 4>);
 static_assert(has_fields<LinkRoute, 6>);
-static_assert(has_fields<AssignStage, 22>);
+static_assert(has_fields<AssignStage, 23>);
 static_assert(has_fields<Command, 13>);
 static_assert(has_fields<GradientNorm, 5>);
 static_assert(has_fields<ReleaseStage, 3>);

@@ -1,5 +1,6 @@
-// What a stage is told of replicas that make local steps.
+// What a stage is told of replicas: those that make local steps, and those that add each step's gradients.
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "proto/codec/field_counts.h"
@@ -102,30 +103,83 @@ Status get(const wire::LocalTerms& from, LocalTerms& to) {
   return read.status();
 }
 
+static_assert(has_fields<ExactTerms, 2>);
+void put(const ExactTerms& from, wire::ExactTerms& to) {
+  put_plain(from.ranges, *to.mutable_ranges());
+  put_list(from.tensors, *to.mutable_tensors());
+}
+Status get(const wire::ExactTerms& from, ExactTerms& to) {
+  Reader read("ExactTerms");
+  read.numbers(from.ranges(), to.ranges, kReplicasMax, "ranges");
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  read.require(to.ranges.size() >= 2, "ranges", "of one replica");
+  for (const uint32_t ranges : to.ranges) read.require(ranges >= 1, "ranges", "a replica without any");
+  return read.status();
+}
+
+namespace {
+
+const dag::Graph* trained_graph(const AssignStage& stage) {
+  const auto train = std::find_if(stage.programs.begin(), stage.programs.end(),
+                                  [](const StageProgram& one) { return one.kind == ProgramKind::Train; });
+  return train == stage.programs.end() ? nullptr : train->graph.get();
+}
+
 // Each of the stage's own trained weights at most once, by number, and held by a seat of every replica.
+std::optional<std::string> problem_of(const std::vector<AgreedTensor>& tensors, const AssignStage& stage,
+                                      const dag::Graph& graph, size_t replicas) {
+  std::set<std::string_view> held, named;
+  for (const auto& initializer : graph.initializers()) held.insert(initializer.name);
+  const AgreedTensor* before = nullptr;
+  for (const AgreedTensor& tensor : tensors) {
+    if (before != nullptr && tensor.number <= before->number) return "numbers that do not ascend";
+    before = &tensor;
+    if (!held.contains(tensor.name) || !named.insert(tensor.name).second)
+      return "'" + tensor.name + "', which is twice there or no initializer of the stage";
+    if (tensor.stages.size() != replicas || tensor.stages[stage.seat.replica] != stage.seat.stage)
+      return "'" + tensor.name + "' is not held once by every replica";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Status check_local(const AssignStage& stage) {
   if (!stage.local) return {};
   const auto wrong = [](const std::string& what) { return fail(ErrorCode::OutOfRange, "local: " + what); };
-  const auto train = std::find_if(stage.programs.begin(), stage.programs.end(),
-                                  [](const StageProgram& one) { return one.kind == ProgramKind::Train; });
-  if (train == stage.programs.end()) return wrong("of a stage that trains nothing");
+  const dag::Graph* graph = trained_graph(stage);
+  if (graph == nullptr) return wrong("of a stage that trains nothing");
   const replicas::LocalSteps& steps = stage.local->steps;
   if (stage.seat.replica >= steps.terms.count) return wrong("the stage's replica is none of them");
   if (stage.after_step < steps.begun_after || stage.after_step > last_inner_step(steps) ||
       stage.training.steps != last_inner_step(steps))
     return wrong("steps that are not its inner steps");
-  std::set<std::string_view> held, named;
-  for (const auto& initializer : train->graph->initializers()) held.insert(initializer.name);
-  const AgreedTensor* before = nullptr;
-  for (const AgreedTensor& tensor : stage.local->tensors) {
-    if (before != nullptr && tensor.number <= before->number) return wrong("numbers that do not ascend");
-    before = &tensor;
-    if (!held.contains(tensor.name) || !named.insert(tensor.name).second)
-      return wrong("'" + tensor.name + "', which is twice there or no initializer of the stage");
-    if (tensor.stages.size() != steps.terms.count || tensor.stages[stage.seat.replica] != stage.seat.stage)
-      return wrong("'" + tensor.name + "' is not held once by every replica");
+  const auto problem = problem_of(stage.local->tensors, stage, *graph, steps.terms.count);
+  return problem ? wrong(*problem) : Status{};
+}
+
+// And of these each that has a gradient: a sum that misses one would be another step.
+Status check_exact(const AssignStage& stage) {
+  if (!stage.exact) return {};
+  const auto wrong = [](const std::string& what) { return fail(ErrorCode::OutOfRange, "exact: " + what); };
+  const std::vector<uint32_t>& ranges = stage.exact->ranges;
+  const dag::Graph* graph = trained_graph(stage);
+  if (stage.local) return wrong("beside local steps");
+  if (graph == nullptr) return wrong("of a stage that trains nothing");
+  if (stage.seat.replica >= ranges.size()) return wrong("the stage's replica is none of them");
+  uint64_t all = 0;
+  for (const uint32_t own : ranges) all += own;
+  if (all != stage.training.gradient_ranges) return wrong("ranges that are not those of a step");
+  if (const auto problem = problem_of(stage.exact->tensors, stage, *graph, ranges.size()))
+    return wrong(*problem);
+  std::set<std::string_view> summed;
+  for (const AgreedTensor& tensor : stage.exact->tensors) summed.insert(tensor.name);
+  for (const dag::GraphOutput& output : graph->outputs()) {
+    if (output.role == dag::OutputRole::StateUpdate) return wrong("running statistics, which none adds up");
+    if (output.role == dag::OutputRole::Gradient && summed.erase(output.name) == 0)
+      return wrong("'" + output.name + "' is trained and not added up");
   }
-  return {};
+  return summed.empty() ? Status{} : wrong("'" + std::string(*summed.begin()) + "' is not trained");
 }
 
 }  // namespace weft::proto

@@ -296,6 +296,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_job_name(put_text(from.job_name, kNameMax));
   to.set_submitter(put_text(from.submitter, kNameMax));
   if (from.local) put(*from.local, *to.mutable_local());
+  if (from.exact) put(*from.exact, *to.mutable_exact());
 }
 
 namespace {
@@ -341,7 +342,10 @@ Status check_tensors(const AssignStage& stage) {
 bool is_linked_to(const AssignStage& stage, const plan::Seat& seat) {
   if (seat == stage.seat) return false;
   if (seat.replica == stage.seat.replica) return seat.stage < stage.stage_count;
-  return stage.local && seat.replica < stage.local->steps.terms.count;
+  const size_t replicas = stage.local   ? stage.local->steps.terms.count
+                          : stage.exact ? stage.exact->ranges.size()
+                                        : 0;
+  return seat.replica < replicas;
 }
 
 Status check_stages(const AssignStage& to) {
@@ -402,9 +406,11 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   read.name(from.job_name(), to.job_name, "job_name");
   read.name(from.submitter(), to.submitter, "submitter");
   if (from.has_local()) read.part(from.local(), to.local.emplace(), "local");
+  if (from.has_exact()) read.part(from.exact(), to.exact.emplace(), "exact");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
-       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size()), check_local(to)})
+       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size()), check_local(to),
+        check_exact(to)})
     if (!checked) return fail(checked.error().within("AssignStage"));
   return {};
 }

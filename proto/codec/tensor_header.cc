@@ -122,7 +122,7 @@ Result<TensorHead> parse_header(std::span<const std::byte> first) {
   const auto dtype = load<uint8_t>(at + 5), program = load<uint8_t>(at + 6),
              direction = load<uint8_t>(at + 7);
   const auto rank = load<uint8_t>(at + 34);
-  if (dtype > static_cast<uint8_t>(dag::DType::Bool) || program > static_cast<uint8_t>(ProgramKind::Agree) ||
+  if (dtype > static_cast<uint8_t>(dag::DType::Bool) || program > static_cast<uint8_t>(ProgramKind::Sum) ||
       direction > static_cast<uint8_t>(Direction::Backward) || load<uint8_t>(at + 35) != 0)
     return refuse(ErrorCode::OutOfRange, "an enumerator of its header is unknown");
   if (rank > kDimsMax)

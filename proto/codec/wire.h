@@ -65,7 +65,11 @@ void put(const AgreedTensor& from, wire::AgreedTensor& to);
 Status get(const wire::AgreedTensor& from, AgreedTensor& to);
 void put(const LocalTerms& from, wire::LocalTerms& to);
 Status get(const wire::LocalTerms& from, LocalTerms& to);
-Status check_local(const AssignStage& stage);  // what it says of them, beside the rest
+void put(const ExactTerms& from, wire::ExactTerms& to);
+Status get(const wire::ExactTerms& from, ExactTerms& to);
+// What it says of replicas, beside the rest.
+Status check_local(const AssignStage& stage);
+Status check_exact(const AssignStage& stage);
 void put(const LocalPoint& from, wire::LocalPoint& to);
 Status get(const wire::LocalPoint& from, LocalPoint& to);
 void put(const ServeDraft& from, wire::ServeDraft& to);

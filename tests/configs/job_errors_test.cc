@@ -131,7 +131,8 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"replicas=5000", "`replicas` must be a whole number from 1 to 1024"},
       {"replicas=3", "`replicas` is 3, but a step's"},
       {"replicas=many", "`replicas` must be a whole number from 1"},
-      {"replicas=auto", "`replicas` leaves open how many there are: then they agree now and then"},
+      {"replicas=auto",
+       "`replicas` leaves open how many there are, and each step's gradients are added in an"},
       {"replicas={min: 4, max: 2}", "`replicas.max` is 2, and `replicas.min` 4"},
       {"replicas={most: 4}", "unknown key `replicas.most`; there are: min, max"},
 

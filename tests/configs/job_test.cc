@@ -102,6 +102,10 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_EQ(exact.gradient_ranges, 4u);
   EXPECT_FALSE(exact.replicas.are_local());
   EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=4", "gradient_ranges=2"}).gradient_ranges, 2u);
+  const Job some = parsed(kSmall, {"microbatch_size=16", "replicas={min: 2, max: 4}"});
+  EXPECT_EQ(some.gradient_ranges, 4u);
+  EXPECT_EQ(some.replicas.count, 2u);
+  EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=auto", "gradient_ranges=2"}).gradient_ranges, 2u);
   const Job shares = parsed(kSmall, {"replicas=3", "sync={every: 30, shares: [30, 10, 4]}"});
   EXPECT_EQ(shares.replicas.shares, (std::vector<uint64_t>{30, 10, 4}));
   EXPECT_FALSE(shares.replica_choice.shares);

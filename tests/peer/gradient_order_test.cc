@@ -38,6 +38,32 @@ TEST(GradientOrder, DealsMicrobatchesToRanges) {
     EXPECT_EQ(dag::gradient_turn(m, 3, 1), (dag::GradientTurn{.begins_range = m == 0}));
 }
 
+// Whoever has which ranges, each microbatch is in one sum, and what begins with the first range is one.
+TEST(GradientOrder, SharesAreSumsOfTheirOwn) {
+  const std::vector<uint32_t> ranges{2, 1, 3};
+  constexpr uint32_t kAll = 12;
+  EXPECT_EQ(dag::share_of(ranges, 0), (dag::RangeShare{0, 2}));
+  EXPECT_EQ(dag::share_of(ranges, 2), (dag::RangeShare{3, 3}));
+  std::string sums;
+  for (uint32_t m = 0; m < kAll; ++m) {
+    const uint32_t range = m / 2, replica = range < 2 ? 0 : range < 3 ? 1 : 2;
+    const dag::RangeShare share = dag::share_of(ranges, replica);
+    const dag::GradientTurn turn = dag::gradient_turn(m, kAll, 6, share);
+    if (replica == 0)
+      EXPECT_EQ(turn, dag::gradient_turn(m, kAll, 6));
+    else
+      EXPECT_EQ(turn, (dag::GradientTurn{.begins_range = m % 2 == 0}))
+          << "in the first place, and joined to none";
+    if (const auto sum = dag::sum_completed(m, kAll, 6, share)) {
+      EXPECT_TRUE(dag::is_sent_as(share, *sum));
+      sums += std::to_string(m) + "->" + std::to_string(*sum) + " ";
+    }
+  }
+  EXPECT_EQ(sums, "3->0 5->2 7->3 9->4 11->5 ");
+  EXPECT_FALSE(dag::is_sent_as({0, 2}, 1));
+  EXPECT_FALSE(dag::is_sent_as({3, 3}, 2) || dag::is_sent_as({3, 3}, 6));
+}
+
 using Gradients = std::vector<std::vector<float>>;  // by parameter
 
 // Of the microbatches [first, first + count) of a step, added up in so many ranges.

@@ -1,6 +1,7 @@
 // The production state machines of a run and of its stages, with real kernels, in one process: every message
 // lies in a queue, and which queue is served next is drawn at random. Whatever the order, the state that the
-// last checkpoint holds is, bit for bit, that of the whole graph trained alone (laws 8 and 9).
+// last checkpoint holds is, bit for bit, that of the whole graph trained alone (laws 8 and 9). So it is where
+// several replicas, each with a cut of its own, compute parts of every step and add up its gradients.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <numeric>
 
 #include "base/rng.h"
 #include "broker/run/run.h"
@@ -16,6 +18,7 @@
 #include "dag/split.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/machine/stage.h"
+#include "peer/service/inbox.h"
 #include "peer/service/stage_runner.h"
 #include "tests/support/cuts.h"
 #include "tests/support/models.h"
@@ -42,10 +45,14 @@ struct Case {
   double clip_norm = 0;
   bool wrap_around = false;
   bool skips = false;  // steps 1 and 3, for some of their data are not fit to be learnt from
+  // Of replicas that add each step's gradients, each of up to so many stages: by replica, how many ranges of
+  // microbatches it computes. Empty: one pipeline.
+  std::vector<uint32_t> ranges{};
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm
-             << (c.wrap_around ? ", wrapped" : "") << (c.skips ? ", skipping" : "");
+             << (c.wrap_around ? ", wrapped" : "") << (c.skips ? ", skipping" : "")
+             << (c.ranges.empty() ? "" : ", " + std::to_string(c.ranges.size()) + " replicas");
 }
 
 constexpr uint32_t kMicrobatches = 4, kMicrobatchSize = 4;
@@ -63,6 +70,7 @@ dag::TrainingSpec training_spec(const Case& of) {
   spec.schedule = {dag::ScheduleType::Cosine, 2, 0.1};
   spec.clip_norm = of.clip_norm;
   if (of.skips) spec.on_divergence = dag::OnDivergence::Skip;
+  if (!of.ranges.empty()) spec.gradient_ranges = std::accumulate(of.ranges.begin(), of.ranges.end(), 0u);
   return spec;
 }
 
@@ -86,9 +94,12 @@ using State = std::map<dag::StateKey, Tensor>;
 
 State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend,
                   const dag::TrainingSpec& spec) {
-  auto executor = value_or_fail(
-      peer::Executor::create(std::make_shared<const Graph>(whole), std::make_shared<peer::State>(backend),
-                             {.accumulates = true, .optimizer = spec.optimizer, .undoes_statistics = true}));
+  auto executor = value_or_fail(peer::Executor::create(std::make_shared<const Graph>(whole),
+                                                       std::make_shared<peer::State>(backend),
+                                                       {.accumulates = true,
+                                                        .sums_ranges = spec.gradient_ranges > 1,
+                                                        .optimizer = spec.optimizer,
+                                                        .undoes_statistics = true}));
   for (const auto& initializer : whole.initializers())
     ok_or_fail(executor->state().write(weight_key(initializer), model.weights.at(initializer.name)));
   const auto microbatch = value_or_fail(executor->make_microbatch());
@@ -98,7 +109,7 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
     double numbers = 0;
     ok_or_fail(executor->keep_statistics());
     for (uint32_t m = 0; m < kMicrobatches; ++m) {
-      microbatch->turn = dag::gradient_turn(m, kMicrobatches, 1);
+      microbatch->turn = dag::gradient_turn(m, kMicrobatches, spec.gradient_ranges);
       microbatch->context = {kSeed, step, m * kMicrobatchSize, kMicrobatchSize};
       for (const auto& [name, tensor] : data_of(whole, model, spec, step, m))
         ok_or_fail(executor->set_input(*microbatch, name, tensor));
@@ -126,80 +137,49 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
   return state;
 }
 
+std::vector<std::string> parameters_of(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& initializer : graph.initializers())
+    if (graph.find_output(dag::OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
+  return names;
+}
+
 // A stage with its machine, its runner and what has come for it.
 struct StageHere {
+  uint32_t index = 0;
   std::shared_ptr<const proto::AssignStage> assignment;
   std::unique_ptr<peer::StageMachine> machine;
   std::unique_ptr<peer::StageRunner> runner;
-  std::map<MicrobatchKey, std::map<uint32_t, Tensor>> tensors;
-  std::map<MicrobatchKey, std::map<std::string, Tensor>> data;
+  std::unique_ptr<peer::Inbox> inbox;
 };
 
 class Cluster final {
  public:
-  Cluster(const Graph& whole, const test::Model& model, const dag::Split& split, peer::Backend& backend,
-          const dag::TrainingSpec& spec, Rng& rng)
-      : whole_(whole), model_(model), spec_(spec), rng_(rng) {
+  // `splits`: by replica.
+  Cluster(const Graph& whole, const test::Model& model, const std::vector<dag::Split>& splits,
+          const std::vector<uint32_t>& ranges, peer::Backend& backend, const dag::TrainingSpec& spec,
+          Rng& rng)
+      : whole_(whole), model_(model), spec_(spec), ranges_(ranges), backend_(backend), rng_(rng) {
     auto plan = std::make_shared<broker::PlannedRun>();
-    plan->training.steps = kSteps;
-    plan->training.batch_size = spec.batch_size;
+    plan->training = spec;
     plan->microbatches = kMicrobatches;
-    plan->training.microbatch_size = kMicrobatchSize;
-    plan->training.optimizer = spec.optimizer;
-    plan->training.schedule = spec.schedule;
-    plan->training.clip_norm = spec.clip_norm;
-    plan->training.on_divergence = spec.on_divergence;
+    plan->exact_ranges = ranges;
     plan->borders.checkpoint.steps = 2;
-    std::vector<std::string> parameters;
-    const auto parameters_of = [](const Graph& graph) {
-      std::vector<std::string> names;
-      for (const auto& initializer : graph.initializers())
-        if (graph.find_output(dag::OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
-      return names;
-    };
-    parameters = parameters_of(whole);
+    const std::vector<std::string> parameters = parameters_of(whole);
     plan->parameter_count = static_cast<uint32_t>(parameters.size());
-    for (uint32_t s = 0; s < split.stages.size(); ++s) {
-      auto assignment = std::make_shared<proto::AssignStage>();
-      assignment->run = 1;
-      assignment->plan_version = 1;
-      assignment->seat = {s};
-      assignment->stage_count = static_cast<uint32_t>(split.stages.size());
-      assignment->training = spec;
-      assignment->microbatches_in_flight = 1 + static_cast<uint32_t>(rng.below(kMicrobatches));
-      if (s == 0) assignment->microbatches_in_flight = kMicrobatches;  // wrapped stages wait for themselves
-      proto::StageProgram program;
-      program.graph = std::make_shared<const Graph>(split.stages[s].graph);
-      program.segment_of_op = split.stages[s].segment_of_op;
-      program.segment_count = split.stages[s].segment_count;
-      std::set<uint32_t> received;
-      for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
-        const auto& edge = split.cut_edges[e];
-        if (edge.to_stage == s) {
-          program.receives.push_back({e, edge.received, edge.from_stage});
-          received.insert(edge.received.index);
-        }
-        if (edge.from_stage == s) program.sends.push_back({e, edge.sent, edge.to_stage});
+    const std::vector<proto::AgreedTensor> summed = deal_owners(parameters, splits);
+    uint32_t most = 0;
+    for (const dag::Split& split : splits) most = std::max(most, static_cast<uint32_t>(split.stages.size()));
+    for (uint32_t s = 0; s < most; ++s)
+      for (uint32_t replica = 0; replica < splits.size(); ++replica) {
+        if (s >= splits[replica].stages.size()) continue;
+        add({s, replica}, splits[replica], summed);
+        std::vector<uint32_t> indices;
+        for (const auto& name : parameters_of(*stages_.back().assignment->programs[0].graph))
+          indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
+                                                  parameters.begin()));
+        plan->stages.push_back({{.parameters = std::move(indices)}, stages_.back().assignment});
       }
-      for (const auto input : program.graph->inputs())
-        if (!received.contains(input.index)) program.data_inputs.push_back(program.graph->value(input).name);
-      for (const auto& initializer : program.graph->initializers())
-        assignment->tensors.push_back({weight_key(initializer), program.graph->spec(initializer.value), {}});
-      std::vector<uint32_t> indices;
-      for (const auto& name : parameters_of(*program.graph))
-        indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
-                                                parameters.begin()));
-      assignment->programs.push_back(std::move(program));
-      StageHere here;
-      here.assignment = assignment;
-      here.machine = std::make_unique<peer::StageMachine>(assignment);
-      here.runner = value_or_fail(peer::StageRunner::create(
-          assignment,
-          [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.key.name); },
-          backend));
-      stages_.push_back(std::move(here));
-      plan->stages.push_back({{.parameters = std::move(indices)}, assignment});
-    }
     run_ = std::make_unique<broker::Run>(1, 1, plan, broker::RunBegin{},
                                          broker::RunOptions{.window_steps = 3, .copy_rate = 0});
   }
@@ -228,6 +208,67 @@ class Cluster final {
   const std::vector<uint64_t>& rounds() const { return rounds_; }
 
  private:
+  std::vector<proto::AgreedTensor> deal_owners(const std::vector<std::string>& parameters,
+                                               const std::vector<dag::Split>& splits) {
+    std::vector<proto::AgreedTensor> summed;
+    for (const std::string& name : parameters) {
+      proto::AgreedTensor tensor{.number = static_cast<uint32_t>(summed.size()),
+                                 .name = name,
+                                 .owner = static_cast<uint32_t>(rng_.below(splits.size()))};
+      for (const dag::Split& split : splits)
+        for (uint32_t s = 0; s < split.stages.size(); ++s)
+          if (split.stages[s].graph.find_output(dag::OutputRole::Gradient, name)) tensor.stages.push_back(s);
+      summed.push_back(std::move(tensor));
+    }
+    return summed;
+  }
+
+  void add(const plan::Seat& seat, const dag::Split& split, const std::vector<proto::AgreedTensor>& summed) {
+    auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->run = 1;
+    assignment->plan_version = 1;
+    assignment->seat = seat;
+    assignment->stage_count = static_cast<uint32_t>(split.stages.size());
+    assignment->training = spec_;
+    assignment->microbatches_in_flight = 1 + static_cast<uint32_t>(rng_.below(kMicrobatches));
+    if (seat.stage == 0)
+      assignment->microbatches_in_flight = kMicrobatches;  // wrapped ones wait for themselves
+    proto::StageProgram program;
+    program.graph = std::make_shared<const Graph>(split.stages[seat.stage].graph);
+    program.segment_of_op = split.stages[seat.stage].segment_of_op;
+    program.segment_count = split.stages[seat.stage].segment_count;
+    std::set<uint32_t> received;
+    for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
+      const auto& edge = split.cut_edges[e];
+      if (edge.to_stage == seat.stage) {
+        program.receives.push_back({e, edge.received, edge.from_stage});
+        received.insert(edge.received.index);
+      }
+      if (edge.from_stage == seat.stage) program.sends.push_back({e, edge.sent, edge.to_stage});
+    }
+    for (const auto input : program.graph->inputs())
+      if (!received.contains(input.index)) program.data_inputs.push_back(program.graph->value(input).name);
+    for (const auto& initializer : program.graph->initializers())
+      assignment->tensors.push_back({weight_key(initializer), program.graph->spec(initializer.value), {}});
+    assignment->programs.push_back(std::move(program));
+    if (!ranges_.empty()) {
+      assignment->exact = proto::ExactTerms{ranges_, {}};
+      for (const proto::AgreedTensor& tensor : summed)
+        if (tensor.stages[seat.replica] == seat.stage) assignment->exact->tensors.push_back(tensor);
+    }
+    StageHere here;
+    here.index = static_cast<uint32_t>(stages_.size());
+    here.assignment = assignment;
+    here.machine = std::make_unique<peer::StageMachine>(assignment);
+    here.inbox = std::make_unique<peer::Inbox>(assignment);
+    here.runner = value_or_fail(peer::StageRunner::create(
+        assignment,
+        [&](const auto& reference) -> Result<Tensor> { return model_.weights.at(reference.key.name); },
+        backend_));
+    index_of_[seat] = here.index;
+    stages_.push_back(std::move(here));
+  }
+
   void carry_out(broker::RunEffects effects) {
     for (broker::RunEffect& effect : effects) std::visit([this](auto& e) { on(e); }, effect);
     ok_or_fail(run_->check());
@@ -265,18 +306,17 @@ class Cluster final {
   void on(const auto&) { ADD_FAILURE() << "there are no direct copies, predictions or codecs"; }
 
   void react(StageHere& stage) {
-    const uint32_t s = stage.assignment->seat.stage;
+    const uint32_t s = stage.index;
     for (const MicrobatchKey& key : stage.machine->fetches())
       queues_["data " + std::to_string(s)].push_back([this, &stage, key] {
-        stage.data[key] = data_of(whole_, model_, spec_, key.step, key.microbatch);
+        peer::BulkTransfers::MicrobatchData data;
+        data.tensors = data_of(whole_, model_, spec_, key.step, key.microbatch);
+        stage.inbox->keep(key, std::move(data));
         stage.machine->on_data(
             key, (key.step - 1) * kMicrobatches * kMicrobatchSize + key.microbatch * kMicrobatchSize);
       });
     for (proto::Message& message : stage.machine->take_reports()) report(s, std::move(message));
-    for (const MicrobatchKey& key : stage.machine->take_finished()) {
-      stage.tensors.erase(key);
-      stage.data.erase(key);
-    }
+    for (const MicrobatchKey& key : stage.machine->take_finished()) stage.inbox->drop(key);
     if (const auto task = stage.machine->next_task(now_))
       queues_["task " + std::to_string(s)].push_back([this, &stage, task = *task] { run(stage, task); });
   }
@@ -290,42 +330,33 @@ class Cluster final {
     });
   }
 
+  void send(const StageHere& stage, const plan::Seat& to, const proto::TensorHeader& header, Tensor tensor) {
+    const uint32_t target = index_of_.at(to);
+    queues_["link " + std::to_string(stage.index) + " " + std::to_string(target)].push_back(
+        [this, from = stage.assignment->seat, target, header, tensor = std::move(tensor)] {
+          ok_or_fail(stages_[target].machine->on_tensor(from, header));
+          stages_[target].inbox->keep(header, tensor);
+        });
+  }
+
   void run(StageHere& stage, const Task& task) {
-    peer::StageRunner::Inputs inputs;
     const proto::StageProgram& program = stage.assignment->programs[0];
-    if (task.kind == TaskKind::Segment) {
-      auto& arrived = stage.tensors[task.key];
-      for (auto at = arrived.begin(); at != arrived.end();) {
-        const auto producer = program.graph->value(program.receives[at->first].value).producer;
-        if (program.segment_of_op[producer.index] == task.segment) {
-          inputs.received.emplace_back(at->first, at->second);
-          at = arrived.erase(at);
-        } else {
-          ++at;
-        }
-      }
-      inputs.data = stage.data[task.key];
-    }
-    auto output = value_or_fail(stage.runner->run(task, inputs));
-    const uint32_t from = stage.assignment->seat.stage;
+    auto output = value_or_fail(stage.runner->run(task, stage.inbox->take(task)));
+    const plan::Seat& seat = stage.assignment->seat;
     for (auto& [index, tensor] : output.sends) {
       const proto::EdgeEnd& end = program.sends[index];
-      proto::TensorHeader header{.run = 1,
-                                 .plan_version = 1,
-                                 .step = task.key.step,
-                                 .microbatch = task.key.microbatch,
-                                 .edge = end.edge,
-                                 .spec = tensor.spec()};
-      queues_["link " + std::to_string(from) + " " + std::to_string(end.stage)].push_back(
-          [this, from, to = end.stage, header, tensor] {
-            StageHere& target = stages_[to];
-            ok_or_fail(target.machine->on_tensor({from}, header));
-            const auto& receives = target.assignment->programs[0].receives;
-            for (uint32_t r = 0; r < receives.size(); ++r)
-              if (receives[r].edge == header.edge)
-                target.tensors[{header.program, header.step, header.microbatch}][r] = tensor;
-          });
+      send(stage, other_end(end, seat),
+           {.run = 1,
+            .plan_version = 1,
+            .step = task.key.step,
+            .microbatch = task.key.microbatch,
+            .edge = end.edge,
+            .replica = static_cast<uint16_t>(seat.replica),
+            .spec = tensor.spec()},
+           tensor);
     }
+    for (peer::SentShare& share : output.agreed)
+      send(stage, share.to, share.header, std::move(share.payload));
     if (task.kind == TaskKind::Snapshot) {
       proto::CheckpointReport checkpoint{.run = 1,
                                          .plan_version = 1,
@@ -336,7 +367,8 @@ class Cluster final {
         state_[named.key] = named.tensor;
         checkpoint.tensors.push_back({named.key, named.tensor.spec(), {}});
       }
-      report(from, std::move(checkpoint));
+      EXPECT_EQ(seat.replica, 0u) << "the others have the same state";
+      report(stage.index, std::move(checkpoint));
     }
     stage.machine->on_task_done(now_, task, output.outcome);
   }
@@ -344,9 +376,12 @@ class Cluster final {
   const Graph& whole_;
   const test::Model& model_;
   const dag::TrainingSpec spec_;
+  const std::vector<uint32_t> ranges_;
+  peer::Backend& backend_;
   Rng& rng_;
   Instant now_ = Instant{} + std::chrono::seconds(1);
   std::vector<StageHere> stages_;
+  std::map<plan::Seat, uint32_t> index_of_;
   std::unique_ptr<broker::Run> run_;
   std::map<std::string, std::deque<std::function<void()>>> queues_;
   State state_;
@@ -372,15 +407,22 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
   for (uint64_t seed = 1; played < 4 && seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 11);
-    const auto stages = dag::move_sums(whole, std::span<const std::shared_ptr<const dag::Lowered>>{},
-                                       test::random_stages(whole, param.stages, rng, param.wrap_around));
-    const auto split = dag::split(whole, stages, param.stages, dag::op_table());
-    if (!split) continue;                            // the repair of the random cut emptied a stage
-    const uint32_t repeats = seed % 3 == 0 ? 1 : 2;  // one stage of so many
-    const dag::Split stages_apart =
-        seed % 3 == 1 ? *split : test::recomputed(*split, [&](uint32_t s) { return s % repeats == 0; });
+    std::vector<dag::Split> splits;
+    const size_t replicas = std::max<size_t>(1, param.ranges.size());
+    while (splits.size() < replicas) {
+      const uint32_t count =
+          replicas == 1 ? param.stages : 1 + static_cast<uint32_t>(rng.below(param.stages));
+      const auto stages = dag::move_sums(whole, std::span<const std::shared_ptr<const dag::Lowered>>{},
+                                         test::random_stages(whole, count, rng, param.wrap_around));
+      const auto split = dag::split(whole, stages, count, dag::op_table());
+      if (!split) break;                               // the repair of the random cut emptied a stage
+      const uint32_t repeats = seed % 3 == 0 ? 1 : 2;  // one stage of so many
+      splits.push_back(
+          seed % 3 == 1 ? *split : test::recomputed(*split, [&](uint32_t s) { return s % repeats == 0; }));
+    }
+    if (splits.size() < replicas) continue;
     ++played;
-    Cluster cluster(whole, model, stages_apart, *backend, spec, rng);
+    Cluster cluster(whole, model, splits, param.ranges, *backend, spec, rng);
     cluster.play();
     if (HasFailure()) return;
     ASSERT_EQ(cluster.state().size(), expected.size());
@@ -413,6 +455,15 @@ INSTANTIATE_TEST_SUITE_P(Models, Pipeline,
                                          Case{"residual", 3, 0.5, true}, Case{"residual", 3, 0, false, true},
                                          Case{"residual", 2, 0.5, false, true}, Case{"transformer", 2, 0.5},
                                          Case{"transformer", 3, 0, true}, Case{"transformer", 4, 0.5}));
+
+INSTANTIATE_TEST_SUITE_P(ExactReplicas, Pipeline,
+                         testing::Values(Case{"transformer", 1, 0, false, false, {1, 1}},
+                                         Case{"transformer", 3, 0.5, false, false, {1, 1}},
+                                         Case{"transformer", 2, 0.5, false, false, {2, 2}},
+                                         Case{"transformer", 2, 0, false, false, {1, 2, 1}},
+                                         Case{"transformer", 3, 0.5, true, false, {1, 3}},
+                                         Case{"transformer", 2, 0.5, false, false, {3, 1}},
+                                         Case{"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}));
 
 }  // namespace
 }  // namespace weft

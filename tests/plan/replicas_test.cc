@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "dag/state.h"
@@ -202,6 +203,82 @@ TEST(ReplicasPlan, SharesFollowTheSpeedOfEachReplica) {
 }
 
 // No device holds the model alone: each replica is of neighbours.
+// As expect_lawful, of replicas that add each step's gradients: of one kind, and with all ranges between
+// them.
+void expect_exact(const ReplicasRequest& request, const ReplicasPlan& plan) {
+  const size_t count = plan.replicas.size();
+  ASSERT_TRUE(count >= request.count && count <= std::min(request.count_max, request.ranges));
+  EXPECT_EQ(plan.steps_at_once(), 1u);
+  if (count == 1) {
+    EXPECT_TRUE(plan.ranges.empty() && plan.agreed.empty());
+    return test::expect_lawful(request.pipeline, plan.replicas.front());
+  }
+  ASSERT_EQ(plan.ranges.size(), count);
+  EXPECT_EQ(std::accumulate(plan.ranges.begin(), plan.ranges.end(), 0u), request.ranges);
+  std::set<uint32_t> used;
+  std::set<std::string> kinds;
+  double slowest = 0;
+  for (size_t r = 0; r < count; ++r) {
+    PlanRequest own = request.pipeline;
+    own.microbatches = own.microbatches / request.ranges * plan.ranges[r];
+    EXPECT_GE(plan.ranges[r], 1u);
+    test::expect_lawful(own, plan.replicas[r]);
+    slowest = std::max(slowest, seconds(plan.replicas[r].predicted_step));
+    for (const uint32_t device : devices_of(plan.replicas[r])) {
+      EXPECT_TRUE(used.insert(device).second) << "device " << device << " is in two replicas";
+      kinds.insert(request.pipeline.cluster.devices()[device].fingerprint);
+    }
+  }
+  EXPECT_EQ(kinds.size(), 1u);
+  EXPECT_NEAR(seconds(plan.predicted_step), slowest + seconds(plan.agreement), 1e-6 * slowest + 1e-8);
+}
+
+TEST_P(Replicas, ThatAddGradientsAreLawfulOnRandomClusters) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 37);
+    const Graph graph = test::training_graph(GetParam(), seed);
+    const auto devices = static_cast<uint32_t>(2 + rng.below(5));
+    ReplicasRequest request = random_request(graph, rng, devices);
+    request.pipeline.agreed_slots = 0;
+    request.every = 1;
+    request.ranges = static_cast<uint32_t>(2 + rng.below(4));
+    request.pipeline.microbatches = request.ranges * static_cast<uint32_t>(1 + rng.below(3));
+    request.count_max = static_cast<uint32_t>(2 + rng.below(4));
+    expect_exact(request, planned(request));
+  }
+}
+
+// Four machines alike make a step in little more than a quarter of the time of one, where lines are fast.
+// Where they are slow it is not worth an exchange of all gradients. A faster one computes more of the ranges.
+TEST(ReplicasPlan, AddGradientsWhereLinesAreFast) {
+  const Graph graph = test::training_graph("gpt");
+  const auto request_with = [&](double bytes_per_second, std::vector<double> speeds) {
+    std::vector<DeviceView> devices;
+    for (size_t i = 0; i < speeds.size(); ++i)
+      devices.push_back(test::device("peer" + std::to_string(i), speeds[i]));
+    ClusterView cluster(devices);
+    cluster.set_between(0, 0, {bytes_per_second, milliseconds(1), false});
+    return ReplicasRequest{
+        .pipeline = {.graph = &graph, .microbatches = 8, .cluster = cluster}, .count_max = 4, .ranges = 8};
+  };
+  const ReplicasRequest near = request_with(1e10, {1, 1, 1, 1});
+  const ReplicasPlan four = planned(near);
+  expect_exact(near, four);
+  EXPECT_EQ(four.ranges, (std::vector<uint32_t>{2, 2, 2, 2}));
+  EXPECT_NE(four.explanation.front().find("4 replicas over 4 peers: each step's gradients"),
+            std::string::npos)
+      << four.explanation.front();
+  const ReplicasRequest far = request_with(1e4, {1, 1, 1, 1});
+  const ReplicasPlan one = planned(far);
+  expect_exact(far, one);
+  EXPECT_EQ(one.replicas.size(), 1u);
+  const ReplicasRequest mixed = request_with(1e10, {3, 1});
+  const ReplicasPlan two = planned(mixed);
+  expect_exact(mixed, two);
+  EXPECT_EQ(two.ranges, (std::vector<uint32_t>{6, 2}));
+}
+
 TEST(ReplicasPlan, WhatOneDeviceCannotHoldIsHeldByNeighbours) {
   const Graph graph = test::chain(1, 24);
   const auto cluster_of = [&](Bytes memory) {

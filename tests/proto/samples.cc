@@ -191,6 +191,7 @@ class Maker {
       to.links.back().seat = {stage, to.seat.replica};
     }
     if (chance()) agree_with_others(to);
+    if (!to.local) add_gradients_to_others(to);
     if (rng_.below(4) == 0) serve_instead(to);
   }
   void agree_with_others(AssignStage& to) {
@@ -214,8 +215,29 @@ class Maker {
       local.tensors.push_back(std::move(tensor));
     }
   }
+  void add_gradients_to_others(AssignStage& to) {
+    std::vector<std::string> trained;
+    for (const dag::GraphOutput& output : to.programs[0].graph->outputs()) {
+      if (output.role == dag::OutputRole::StateUpdate) return;
+      if (output.role == dag::OutputRole::Gradient) trained.push_back(output.name);
+    }
+    ExactTerms& exact = to.exact.emplace();
+    exact.ranges = {1 + small(), 1 + small(), 1};
+    to.training.gradient_ranges = exact.ranges[0] + exact.ranges[1] + 1;
+    to.training.batch_size = to.training.microbatch_size * to.training.gradient_ranges;
+    to.seat.replica %= 3;
+    for (LinkRoute& link : to.links) link.seat.replica = to.seat.replica;
+    for (const std::string& name : trained) {
+      exact.tensors.push_back({.number = static_cast<uint32_t>(exact.tensors.size()),
+                               .name = name,
+                               .owner = small() % 3,
+                               .stages = {small(), small(), small()}});
+      exact.tensors.back().stages[to.seat.replica] = to.seat.stage;
+    }
+  }
   void serve_instead(AssignStage& to) {
     to.local.reset();
+    to.exact.reset();
     std::erase_if(to.links, [&](const LinkRoute& link) { return link.seat.replica != to.seat.replica; });
     ServeProgram& serve = to.serve.emplace();
     serve.graph = to.programs[0].graph;
@@ -518,6 +540,7 @@ class Maker {
              to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
     if (chance()) fill(to.served);
     if (chance()) fill(to.local_steps.emplace());
+    if (chance()) fill_all(to.exact_ranges);
     to.replicas_max = static_cast<uint32_t>(rng_.below(replicas::kReplicasMax + 1));
     if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);

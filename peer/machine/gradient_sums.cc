@@ -1,0 +1,126 @@
+#include "peer/machine/gradient_sums.h"
+
+#include <algorithm>
+#include <string>
+
+#include "dag/gradient_order.h"
+#include "peer/machine/train_commands.h"
+
+namespace weft::peer {
+
+using proto::Direction;
+
+namespace {
+
+tl::unexpected<Error> wrong(const proto::TensorHeader& header, const std::string& what) {
+  return fail(ErrorCode::InvalidArgument, "gradient " + std::to_string(header.edge) + " of step " +
+                                              std::to_string(header.step) + ": " + what);
+}
+
+const SummedGradient* find(const std::vector<SummedGradient>& gradients, uint32_t number) {
+  const auto at = std::lower_bound(
+      gradients.begin(), gradients.end(), number,
+      [](const SummedGradient& gradient, uint32_t sought) { return gradient.tensor->number < sought; });
+  return at == gradients.end() || at->tensor->number != number ? nullptr : &*at;
+}
+
+// As how many sums the share of a replica comes.
+uint32_t sums_of(const proto::ExactTerms& exact, uint32_t replica) {
+  const dag::RangeShare share = dag::share_of(exact.ranges, replica);
+  return share.first == 0 ? 1 : share.count;
+}
+
+}  // namespace
+
+std::vector<SummedGradient> summed_gradients(const proto::AssignStage& assign) {
+  std::vector<SummedGradient> gradients;
+  const proto::StageProgram* program = find_program(assign, proto::ProgramKind::Train);
+  if (!assign.exact || program == nullptr) return gradients;
+  for (const proto::AgreedTensor& tensor : assign.exact->tensors)
+    gradients.push_back({.tensor = &tensor,
+                         .spec = program->graph->spec(program->graph->find_initializer(tensor.name)->value),
+                         .is_ours = tensor.owner == assign.seat.replica});
+  return gradients;
+}
+
+Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedGradient>& gradients,
+                          const proto::TensorHeader& header) {
+  const SummedGradient* gradient = find(gradients, header.edge);
+  if (gradient == nullptr) return wrong(header, "the stage has none of that number");
+  const bool is_sum = header.direction == Direction::Backward;
+  if (is_sum == gradient->is_ours)
+    return wrong(header, is_sum ? "it is added up here" : "it is not added up here");
+  if (header.replica >= assign.exact->ranges.size() || header.replica == assign.seat.replica ||
+      (is_sum && header.replica != gradient->tensor->owner))
+    return wrong(header, "it is not that replica's");
+  const dag::RangeShare share = dag::share_of(assign.exact->ranges, header.replica);
+  if (is_sum ? header.microbatch != 0 : !is_sent_as(share, header.microbatch))
+    return wrong(header, "of a range that is not that replica's");
+  if (header.spec != gradient->spec)
+    return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(gradient->spec));
+  if (header.codec != compress::Codec{})
+    return wrong(header, "it comes as " + compress::name(header.codec) + ", expected dense");
+  return {};
+}
+
+GradientSums::GradientSums(std::shared_ptr<const proto::AssignStage> assignment)
+    : assignment_(std::move(assignment)), gradients_(summed_gradients(*assignment_)) {
+  if (gradients_.empty()) return;
+  uint64_t of_others = 0;
+  for (uint32_t replica = 0; replica < assignment_->exact->ranges.size(); ++replica)
+    if (replica != assignment_->seat.replica) of_others += sums_of(*assignment_->exact, replica);
+  for (const SummedGradient& gradient : gradients_)
+    if (gradient.is_ours)
+      awaited_ranges_ += of_others;
+    else
+      ++awaited_sums_;
+}
+
+Status GradientSums::on_tensor(const plan::Seat& from, const proto::TensorHeader& header,
+                               uint64_t completed) {
+  if (gradients_.empty()) return wrong(header, "the stage adds up nothing");
+  WEFT_TRY_STATUS(check_gradient_sum(*assignment_, gradients_, header));
+  const proto::AgreedTensor& tensor = *find(gradients_, header.edge)->tensor;
+  if (header.replica != from.replica || tensor.stages[from.replica] != from.stage)
+    return wrong(header, "it belongs to another seat");
+  if (header.step <= completed || header.step > completed + 2 || header.step > assignment_->training.steps)
+    return wrong(header, "it is not its time");
+  Arrived& there = arrived_[header.step];
+  const bool is_sum = header.direction == Direction::Backward;
+  const bool is_new = is_sum ? there.sums.insert(header.edge).second
+                             : there.ranges.emplace(header.edge, header.microbatch).second;
+  if (!is_new) return wrong(header, "it came twice");
+  (is_sum ? there.last_sum : there.last_range) = from;
+  return {};
+}
+
+const GradientSums::Arrived* GradientSums::arrived(uint64_t step) const {
+  const auto at = arrived_.find(step);
+  return at == arrived_.end() ? nullptr : &at->second;
+}
+
+std::optional<Task> GradientSums::next(uint64_t step) {
+  if (is_reduced_ ? !are_sums_there(step) : !are_ranges_there(step)) return std::nullopt;
+  const TaskKind kind = is_reduced_ ? TaskKind::Gather : TaskKind::Reduce;
+  if (is_reduced_) given_ = step;
+  is_reduced_ = !is_reduced_;
+  return Task{.kind = kind, .key = {proto::ProgramKind::Sum, step, 0}};
+}
+
+bool GradientSums::are_ranges_there(uint64_t step) const {
+  const Arrived* there = arrived(step);
+  return (there == nullptr ? 0 : there->ranges.size()) == awaited_ranges_;
+}
+
+bool GradientSums::are_sums_there(uint64_t step) const {
+  const Arrived* there = arrived(step);
+  return (there == nullptr ? 0 : there->sums.size()) == awaited_sums_;
+}
+
+std::optional<plan::Seat> GradientSums::last_to_come(uint64_t step, bool sums) const {
+  const Arrived* there = arrived(step);
+  if (there == nullptr) return std::nullopt;
+  return sums ? there->last_sum : there->last_range;
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,116 @@
+#include "peer/service/gradient_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "dag/gradient_order.h"
+
+namespace weft::peer {
+
+using dag::Tensor;
+
+Result<std::unique_ptr<GradientExchange>> GradientExchange::create(
+    std::shared_ptr<const proto::AssignStage> assignment, Executor& executor) {
+  std::unique_ptr<GradientExchange> made(new GradientExchange(std::move(assignment), executor));
+  const auto& parameters = executor.parameters();
+  for (SummedGradient& gradient : summed_gradients(*made->assignment_)) {
+    if (gradient.spec.dtype != dag::DType::F32)
+      return fail(ErrorCode::Unsupported, "the gradient of '" + gradient.tensor->name +
+                                              "' is no float32, and replicas add up that alone");
+    const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const Executor::Parameter& one) {
+      return one.name == gradient.tensor->name;
+    });
+    WEFT_CHECK_MSG(at != parameters.end(), "a gradient to be added up that the stage does not have");
+    Held held{.gradient = std::move(gradient)};
+    held.parameter = static_cast<size_t>(at - parameters.begin());
+    made->held_.push_back(std::move(held));
+  }
+  return made;
+}
+
+SentShare GradientExchange::share(const Held& held, uint64_t step, uint32_t range, bool is_sum,
+                                  uint32_t to) const {
+  const proto::AgreedTensor& tensor = *held.gradient.tensor;
+  return {.to = {tensor.stages[to], to},
+          .header = {.run = assignment_->run,
+                     .plan_version = assignment_->plan_version,
+                     .step = step,
+                     .microbatch = range,
+                     .edge = tensor.number,
+                     .program = proto::ProgramKind::Sum,
+                     .direction = is_sum ? proto::Direction::Backward : proto::Direction::Forward,
+                     .replica = static_cast<uint16_t>(assignment_->seat.replica),
+                     .spec = held.gradient.spec},
+          .payload = {}};
+}
+
+Status GradientExchange::after_segment(const Task& task, std::vector<Sending>& sent) {
+  const dag::TrainingSpec& training = assignment_->training;
+  const auto range =
+      dag::sum_completed(task.key.microbatch, training.microbatches(), training.gradient_ranges,
+                         dag::share_of(assignment_->exact->ranges, assignment_->seat.replica));
+  if (!range) return {};
+  for (Held& held : held_) {
+    if (executor_.segment_of_gradient(held.parameter) != task.segment) continue;
+    const TensorView& place = executor_.gradient_place(held.parameter);
+    WEFT_TRY(auto download,
+             executor_.state().backend().begin_download(place.view, place.spec, dag::Layout::Plain, {}));
+    if (held.gradient.is_ours)
+      held.own[*range] = std::move(download);
+    else
+      sent.push_back({share(held, task.key.step, *range, /*is_sum=*/false, held.gradient.tensor->owner),
+                      std::move(download)});
+  }
+  return {};
+}
+
+// In float32 and one by one, as a backend accumulates.
+Result<Tensor> GradientExchange::add_up(Held& held, const std::map<uint32_t, const Tensor*>& of_others) {
+  std::map<uint32_t, Tensor> own;
+  for (auto& [range, download] : held.own) {
+    WEFT_TRY(own[range], download->take());
+  }
+  held.own.clear();
+  std::map<uint32_t, const Tensor*> ranges = of_others;
+  for (const auto& [range, tensor] : own) ranges[range] = &tensor;
+  Tensor sum(held.gradient.spec, ranges.begin()->second->bytes());
+  const std::span<float> into = sum.mutable_as<float>();
+  for (auto range = std::next(ranges.begin()); range != ranges.end(); ++range) {
+    const std::span<const float> values = range->second->as<float>();
+    for (size_t i = 0; i < into.size(); ++i) into[i] += values[i];
+  }
+  return sum;
+}
+
+Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
+                                                        const std::vector<AgreedShare>& ranges) {
+  std::map<uint32_t, std::map<uint32_t, const Tensor*>> came;  // by number and range
+  for (const AgreedShare& one : ranges) came[one.number][one.range] = &one.tensor;
+  std::vector<SentShare> sent;
+  for (Held& held : held_) {
+    if (!held.gradient.is_ours) continue;
+    const proto::AgreedTensor& tensor = *held.gradient.tensor;
+    WEFT_TRY(held.sum, add_up(held, came[tensor.number]));
+    for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica) {
+      if (replica == assignment_->seat.replica) continue;
+      sent.push_back(share(held, step, 0, /*is_sum=*/true, replica));
+      sent.back().payload = held.sum;
+    }
+  }
+  return sent;
+}
+
+Status GradientExchange::gather(const std::vector<AgreedShare>& sums) {
+  std::map<uint32_t, const Tensor*> came;
+  for (const AgreedShare& one : sums) came[one.number] = &one.tensor;
+  for (Held& held : held_) {
+    const Tensor& sum = held.gradient.is_ours ? held.sum : *came.at(held.gradient.tensor->number);
+    WEFT_TRY_STATUS(executor_.state().backend().upload(sum, executor_.gradient_place(held.parameter).view,
+                                                       dag::Layout::Plain));
+    held.sum = {};
+  }
+  return {};
+}
+
+}  // namespace weft::peer

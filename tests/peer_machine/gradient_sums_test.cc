@@ -1,0 +1,115 @@
+// Where replicas add each step's gradients: which sums may come, when, and what waits for them.
+#include "peer/machine/gradient_sums.h"
+
+#include "dag/op_table.h"
+#include "tests/peer_machine/shell.h"
+
+namespace weft::test {
+namespace {
+
+using peer::GradientSums;
+using peer::TaskKind;
+using plan::Seat;
+using proto::Direction;
+using proto::TensorHeader;
+
+// Replica 1 of 3, which have 2, 1 and 2 of 5 ranges; it adds up w0, and replica 2's stage 3 w1.
+proto::AssignStage summing() {
+  proto::AssignStage assign = assignment();
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::TensorSpec spec{dag::DType::F32, {16}};
+  const dag::ValueId x = builder.input("x", spec);
+  const dag::ValueId w0 = builder.initializer("w0", spec, dag::InitializerRole::Parameter);
+  const dag::ValueId w1 = builder.initializer("w1", spec, dag::InitializerRole::Parameter);
+  const dag::ValueId sum = builder.add(dag::OpKind::Add, {x, w0});
+  builder.output("loss", builder.add(dag::OpKind::Add, {sum, w1}), dag::OutputRole::Prediction);
+  assign.programs[0].graph = std::make_shared<const dag::Graph>(builder.finish());
+  assign.programs[0].segment_of_op.assign(assign.programs[0].graph->ops().size(), 0);
+  assign.seat = {0, 1};
+  assign.training.steps = 40;
+  assign.training.batch_size = 10 * assign.training.microbatch_size;
+  assign.training.gradient_ranges = 5;
+  assign.exact = proto::ExactTerms{{2, 1, 2},
+                                   {{.number = 5, .name = "w0", .owner = 1, .stages = {1, 0, 2}},
+                                    {.number = 9, .name = "w1", .owner = 2, .stages = {0, 0, 3}}}};
+  return assign;
+}
+
+struct Here {
+  proto::AssignStage assign = summing();
+  GradientSums sums{std::make_shared<const proto::AssignStage>(assign)};
+
+  TensorHeader header(const Seat& from, uint32_t number, uint32_t range, uint64_t step) const {
+    return {.run = 1,
+            .plan_version = 1,
+            .step = step,
+            .microbatch = range,
+            .edge = number,
+            .program = proto::ProgramKind::Sum,
+            .direction = number == 5 ? Direction::Forward : Direction::Backward,
+            .replica = static_cast<uint16_t>(from.replica),
+            .spec = peer::summed_gradients(assign).front().spec};
+  }
+  Status come(const Seat& from, uint32_t number, uint32_t range, uint64_t step, uint64_t completed = 0) {
+    return sums.on_tensor(from, header(from, number, range, step), completed);
+  }
+};
+
+TEST(GradientSums, AddUpWhatAllOthersSentAndThenTakeTheirSums) {
+  Here here;
+  EXPECT_FALSE(here.sums.next(1).has_value());
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 1).has_value()) << "two ranges that begin with the first are one sum";
+  EXPECT_TRUE(here.come({2, 2}, 5, 3, 1).has_value());
+  EXPECT_TRUE(here.come({3, 2}, 9, 0, 1).has_value()) << "the sum of others may be there before";
+  EXPECT_FALSE(here.sums.next(1).has_value());
+  EXPECT_TRUE(here.come({2, 2}, 5, 4, 1).has_value());
+  EXPECT_EQ(here.sums.last_to_come(1, false), (Seat{2, 2}));
+  EXPECT_EQ(here.sums.last_to_come(1, true), (Seat{3, 2}));
+  EXPECT_EQ(here.sums.next(1).value().kind, TaskKind::Reduce);
+  EXPECT_FALSE(here.sums.are_given(1));
+  EXPECT_EQ(here.sums.next(1).value().kind, TaskKind::Gather);
+  EXPECT_TRUE(here.sums.are_given(1));
+  here.sums.finish(1);
+  EXPECT_FALSE(here.sums.next(2).has_value());
+}
+
+TEST(GradientSums, AreOfTheStepAtHandOrTheNext) {
+  Here here;
+  EXPECT_FALSE(here.come({1, 0}, 5, 0, 4, 4).has_value());
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 5, 4).has_value());
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 6, 4).has_value());
+  EXPECT_FALSE(here.come({1, 0}, 5, 0, 7, 4).has_value());
+  EXPECT_FALSE(here.come({1, 0}, 5, 0, 41, 40).has_value()) << "the run has 40";
+}
+
+TEST(GradientSums, RefuseWhatTheAssignmentDoesNotSay) {
+  const auto refused = [](const Seat& from, uint32_t number, uint32_t range, const auto& change) {
+    Here here;
+    TensorHeader header = here.header(from, number, range, 1);
+    change(header);
+    const Status status = here.sums.on_tensor(from, header, 0);
+    return !status && status.error().code == ErrorCode::InvalidArgument;
+  };
+  const auto as_it_is = [](TensorHeader&) {};
+  EXPECT_FALSE(refused({1, 0}, 5, 0, as_it_is));
+  EXPECT_TRUE(refused({1, 0}, 5, 1, as_it_is)) << "the first ranges come as one";
+  EXPECT_TRUE(refused({2, 2}, 5, 2, as_it_is)) << "the range is this replica's";
+  EXPECT_TRUE(refused({2, 2}, 5, 5, as_it_is)) << "there are five";
+  EXPECT_TRUE(refused({1, 2}, 5, 3, as_it_is)) << "another stage of the replica";
+  EXPECT_TRUE(refused({0, 1}, 5, 2, as_it_is)) << "its own";
+  EXPECT_TRUE(refused({1, 0}, 9, 0, as_it_is)) << "the owner is replica 2";
+  EXPECT_TRUE(refused({3, 2}, 9, 1, as_it_is)) << "a sum has no range";
+  EXPECT_TRUE(refused({1, 0}, 5, 0, [](TensorHeader& header) { header.edge = 7; }));
+  EXPECT_TRUE(refused({1, 0}, 5, 0, [](TensorHeader& header) { header.replica = 2; }));
+  EXPECT_TRUE(refused({1, 0}, 5, 0, [](TensorHeader& header) { header.replica = 9; }));
+  EXPECT_TRUE(refused({1, 0}, 5, 0, [](TensorHeader& header) { header.direction = Direction::Backward; }));
+  EXPECT_TRUE(refused({1, 0}, 5, 0, [](TensorHeader& header) { header.spec.shape = {8}; }));
+  EXPECT_TRUE(
+      refused({1, 0}, 5, 0, [](TensorHeader& header) { header.codec = compress::parse("int8").value(); }));
+  Here here;
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 1).has_value());
+  EXPECT_FALSE(here.come({1, 0}, 5, 0, 1).has_value()) << "twice";
+}
+
+}  // namespace
+}  // namespace weft::test
