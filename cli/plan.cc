@@ -161,8 +161,9 @@ Result<int> run_plan(const PlanOptions& options) {
                    : put(text_comparison(job, cluster, *comparison));
   } else {
     WEFT_TRY(plan, plan::make_plan(request));
-    const std::string gain = train::describe_replicas_gain(job.job, job.graph, request, *plan);
-    if (!gain.empty()) plan->explanation.insert(plan->explanation.begin() + 1, gain);
+    for (const std::string& line : {train::describe_one_pipeline(job.job, job.graph),
+                                    train::describe_replicas_gain(job.job, job.graph, request, *plan)})
+      if (!line.empty()) plan->explanation.insert(plan->explanation.begin() + 1, line);
   }
   const PlanShown shown{&job, &cluster, &*plan, stage_facts(job.graph, *plan)};
   if (!options.compare)

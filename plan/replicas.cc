@@ -25,6 +25,8 @@ constexpr size_t kReplicasDetailed = 8;  // of which all is said
 constexpr uint32_t kCountsDense = 16;    // up to here each number of replicas is looked at
 constexpr uint32_t kPair = 2, kGroupSizeMax = 8;
 constexpr size_t kExactMax = 16;    // replicas that add gradients: more than that wait for each other
+// Beside each parameter where gradients are added up: about a sum that came, or is added up, and one to send.
+constexpr uint32_t kSumsHeld = 2;
 constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
 
 std::string number_of(size_t count, const char* one) {
@@ -226,7 +228,10 @@ class ReplicasSearch {
     const auto known = plans_.find({group, ranges});
     if (known != plans_.end()) return known->second;
     PlanRequest request = request_.pipeline;
-    if (ranges > 0) request.microbatches = request.microbatches / request_.ranges * ranges;
+    if (ranges > 0) {
+      request.microbatches = request.microbatches / request_.ranges * ranges;
+      request.agreed_slots = kSumsHeld;
+    }
     request.cluster = cluster_.only(group);
     for (Pin& pin : request.pins)  // of a replica that has nobody beside it
       pin.device = static_cast<uint32_t>(std::find(group.begin(), group.end(), pin.device) - group.begin());
@@ -403,12 +408,21 @@ class ReplicasSearch {
     return error;
   }
 
+  // Of replicas that would add gradients.
+  ReplicasPlan as_pipeline(Plan plan) const {
+    if (request_.count_max > 1 && cluster_.devices().size() > 1 && !plan.explanation.empty())
+      plan.explanation.insert(plan.explanation.begin() + 1,
+                              "one pipeline takes no longer than several replicas, which would add up each "
+                              "step's gradients");
+    return alone(std::move(plan));
+  }
+
   ReplicasPlan answer(const Found& found) {
     ReplicasPlan answer;
     for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
     answer.shares = found.shares;
     answer.ranges = found.ranges;
-    if (adds_gradients() && found.ranges.empty()) return alone(answer.replicas.front());
+    if (adds_gradients() && found.ranges.empty()) return as_pipeline(answer.replicas.front());
     answer.agreed = weights_;
     for (size_t i = 0; i < weights_.size(); ++i) {
       answer.agreed[i].owner = found.loads[i].owner;

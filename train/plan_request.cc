@@ -18,11 +18,34 @@ uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
          (terms.codec.kind == compress::Kind::Dense ? 0 : 2);
 }
 
+bool has_statistics(const dag::Graph& training) {
+  return std::any_of(
+      training.outputs().begin(), training.outputs().end(),
+      [](const dag::GraphOutput& output) { return output.role == dag::OutputRole::StateUpdate; });
+}
+
+// Of replicas that add each step's gradients.
+uint32_t exact_most(const configs::Job& job) {
+  if (job.task != configs::Task::Train || job.replicas.are_local()) return 1;
+  return std::min(std::max(job.replicas.count, job.replica_choice.count_max), job.gradient_ranges);
+}
+// A map says how many there are at least; a number how many there are at most.
+uint32_t exact_least(const configs::Job& job) {
+  return job.replica_choice.count_max > 0 ? job.replicas.count : 1;
+}
+
+std::string why_one(const configs::Job& job, bool has_statistics) {
+  if (!job.placement.pins.empty()) return "a pin names one peer, and each replica computes these ops";
+  if (has_statistics) return "the model has running statistics (BatchNorm), which replicas do not add up yet";
+  return {};
+}
+
 }  // namespace
 
 Status check_for_peers(const configs::Job& job) {
   const uint32_t most = std::max(job.replicas.count, job.replica_choice.count_max);
-  if (!job.replicas.are_local() || most == 1 || job.placement.pins.empty()) return {};
+  const bool are_several = job.replicas.are_local() ? most > 1 : exact_least(job) > 1;
+  if (!are_several || job.placement.pins.empty()) return {};
   return fail(
       job.error(ErrorCode::Unsupported, "placement.pin[0]",
                 (job.may_grow() ? "each replica" : "each of the " + std::to_string(most) + " replicas") +
@@ -31,7 +54,14 @@ Status check_for_peers(const configs::Job& job) {
 }
 
 Status check_agreed(const configs::Job& job, const dag::Graph& training) {
-  if (!job.replicas.are_local()) return {};
+  if (!job.replicas.are_local()) {
+    const std::string why = why_one(job, has_statistics(training));
+    if (exact_least(job) == 1 || exact_most(job) == 1 || why.empty()) return {};
+    return fail(job.error(ErrorCode::Unsupported, "replicas.min",
+                          "with sync: step they are one pipeline: " + why +
+                              "; let them make local steps: sync: "
+                              "{every: 30}, or leave out `min`"));
+  }
   for (const dag::StateKey& key : dag::trained_state(training, job.optimizer)) {
     const dag::TensorSpec& spec = training.spec(training.find_initializer(key.name)->value);
     if (spec.dtype != dag::DType::F32)
@@ -66,22 +96,13 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
 }
 
 namespace {
-// As many as pay, of those that the job allows: it comes to the same bits. One where ops are pinned, or
-// running statistics are made, which nobody adds up.
+// As many as pay, of those that the job allows: it comes to the same bits.
 std::optional<plan::ReplicasRequest> exact_replicas_request(const configs::Job& job,
                                                             const plan::PlanRequest& pipeline) {
-  const auto& outputs = pipeline.graph->outputs();
-  const bool has_statistics = std::any_of(outputs.begin(), outputs.end(), [](const dag::GraphOutput& output) {
-    return output.role == dag::OutputRole::StateUpdate;
-  });
-  // A map says how many there are at least.
-  const bool has_least = job.replica_choice.count_max > 0;
-  const uint32_t most = has_least ? job.replica_choice.count_max : job.replicas.count;
-  if (most < 2 || job.gradient_ranges < 2 || !pipeline.pins.empty() || has_statistics) return std::nullopt;
-  return plan::ReplicasRequest{.pipeline = pipeline,
-                               .count = has_least ? job.replicas.count : 1,
-                               .count_max = most,
-                               .ranges = job.gradient_ranges};
+  const uint32_t most = exact_most(job);
+  if (most == 1 || !why_one(job, has_statistics(*pipeline.graph)).empty()) return std::nullopt;
+  return plan::ReplicasRequest{
+      .pipeline = pipeline, .count = exact_least(job), .count_max = most, .ranges = job.gradient_ranges};
 }
 }  // namespace
 
@@ -97,6 +118,11 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .shares = job.replicas.shares,
                                .by_speed = job.replica_choice.shares,
                                .share_ratio_max = replicas::kShareRatioMax};
+}
+
+std::string describe_one_pipeline(const configs::Job& job, const dag::Graph& training) {
+  const std::string why = exact_most(job) > 1 ? why_one(job, has_statistics(training)) : "";
+  return why.empty() ? why : "replicas that add each step's gradients are one pipeline here: " + why;
 }
 
 std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& training,

@@ -178,6 +178,7 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   const auto say = [&](const std::string& gain) {
     if (!gain.empty()) plan.explanation.insert(plan.explanation.begin() + 1, gain);
   };
+  say(train::describe_one_pipeline(job, graph));
   if (compares) say(train::describe_replicas_gain(job, graph, asked, plan));
   if (compares && job.task == configs::Task::Train &&
       job.compression.policy == plan::CompressionPolicy::None) {

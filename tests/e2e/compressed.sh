@@ -39,7 +39,8 @@ slow_run() {  # slow_run POLICY: its last loss and its steps a second
   loss=$(final_loss "$work/events") rate=$(awk -v us="$(($(microseconds) - began))" 'BEGIN { printf "%.2f", 16e6 / us }')
 }
 slow_run none
-grep -q 'compression: {policy: auto} would take' "$work/events" || fail "nobody said what auto would gain"
+# Where computing is ten times slower than it is, lines matter less.
+is_sanitized || grep -q 'compression: {policy: auto} would take' "$work/events" || fail "nobody said what auto would gain"
 dense_loss=$loss dense_rate=$rate
 slow_run auto
 grep -q 'compressed as' "$work/events" || fail "auto compresses nothing over $rate_of_lines"

@@ -231,6 +231,66 @@ TEST(StageCodec, RefusesAnAgreementThatCannotBe) {
   for (const auto& each : cases) expect_refused(changed(each.change), each.word);
 }
 
+// Of replicas that add each step's gradients: every gradient once, and nothing else.
+TEST(StageCodec, RefusesSumsThatCannotBe) {
+  using S = AssignStage;
+  Rng rng(11, 4);
+  const test::CutModel cut =
+      test::cut_model(test::transformer(1, {.layers = 2}), {.fuse_elementwise = true}, 3, rng);
+  const auto refusal = [&](const std::function<void(S&)>& change) {
+    S stage;
+    stage.stage_count = static_cast<uint32_t>(cut.split.stages.size());
+    stage.seat = {1};
+    stage.training.microbatch_size = 4;
+    stage.training.batch_size = 24;
+    stage.training.gradient_ranges = 3;
+    stage.programs = {test::stage_program(cut.split, 1)};
+    ExactTerms& exact = stage.exact.emplace();
+    exact.ranges = {1, 2};
+    for (const dag::GraphOutput& output : stage.programs[0].graph->outputs())
+      if (output.role == dag::OutputRole::Gradient)
+        exact.tensors.push_back({static_cast<uint32_t>(exact.tensors.size()), output.name, 1, {1, 0}});
+    stage.links.emplace_back().seat = {0, 1};
+    change(stage);
+    const auto decoded = decode(encode(stage));
+    return decoded ? std::string() : decoded.error().message;
+  };
+  ASSERT_EQ(refusal([](S&) {}), "");
+  const struct {
+    const char* word;
+    std::function<void(S&)> change;
+  } cases[] = {
+      {"one replica", [](S& s) { s.exact->ranges = {3}; }},
+      {"without any",
+       [](S& s) {
+         s.exact->ranges = {3, 0};
+       }},
+      {"ranges that are not",
+       [](S& s) {
+         s.exact->ranges = {1, 1};
+       }},
+      {"ranges that are not",
+       [](S& s) {
+         s.exact->ranges = {2, 0xFFFFFFFF, 2};
+       }},
+      {"none of them", [](S& s) { s.seat.replica = 2; }},
+      {"ascend", [](S& s) { s.exact->tensors[1].number = 0; }},
+      {"no initializer", [](S& s) { s.exact->tensors[0].name = "nobody's"; }},
+      {"not added up", [](S& s) { s.exact->tensors.pop_back(); }},
+      {"every replica", [](S& s) { s.exact->tensors[0].stages.push_back(0); }},
+      {"every replica", [](S& s) { s.exact->tensors[0].stages[0] = 0; }},
+      {"owner", [](S& s) { s.exact->tensors[0].owner = 2; }},
+      {"links",
+       [](S& s) {
+         s.links[0].seat = {0, 2};
+       }},
+      {"trains nothing", [](S& s) { s.programs[0].kind = ProgramKind::Evaluate; }},
+  };
+  for (const auto& each : cases)
+    EXPECT_NE(refusal(each.change).find(each.word), std::string::npos)
+        << each.word << ": " << refusal(each.change);
+}
+
 TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   const auto untouched = decode(encode(changed_stage([](AssignStage&) {})));
   ASSERT_TRUE(untouched.has_value()) << untouched.error().message;
