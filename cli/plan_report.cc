@@ -316,9 +316,10 @@ std::string text_replicas(const ReplicasShown& shown, bool verbose) {
   const configs::Job& job = shown.job->job;
   const double rate = samples_per_second(shown);
   text += "\n" + text_table(rows, 4) + "\n" +
-          fmt::format("predicted: a step of each of {} {} ({} x {} samples) takes {}, {} of all\n",
-                      each.size(), each.size() == 1 ? "replica" : "replicas", shown.job->microbatches,
-                      job.microbatch_size, plan::show(shown.plan->predicted_step), format_rate(rate));
+          fmt::format("predicted: a step of {}{} {} ({} x {} samples) takes {}, {} of all\n",
+                      shown.plan->ranges.empty() ? "each of " : "all ", each.size(),
+                      each.size() == 1 ? "replica" : "replicas", shown.job->microbatches, job.microbatch_size,
+                      plan::show(shown.plan->predicted_step), format_rate(rate));
   const std::string money = money_line(money_of_all(shown), rate);
   return money.empty() ? text : text + "devices: " + money + "\n";
 }
