@@ -28,6 +28,7 @@
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "train/outputs.h"
+#include "train/weights_file.h"
 
 namespace weft::cli {
 namespace {
@@ -41,7 +42,7 @@ struct JobOptions {
   uint32_t count = 0;
   std::string peer;  // peers ban, unban
   bool follow = false, verbose = false, watch = false, links = false, all = false;
-  std::string output;
+  std::string output, also;  // fetch
   HeardOptions heard;
   bool json() const { return format == "json"; }
 };
@@ -205,11 +206,15 @@ Result<int> run_fetch(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   Client& client = *session->client;
   WEFT_TRY_STATUS(train::check_trained_output(options.output, {}));
+  if (!options.also.empty())
+    WEFT_TRY_STATUS(train::check_weights_output(options.also, fs::path(options.output)));
   WEFT_TRY(const auto result, client.ask<proto::JobResult>(proto::GetResult{options.job}));
   WEFT_TRY(const auto folder, TemporaryFolder::make());
   WEFT_TRY(const fs::path model_path, fetch_model(client, result, folder->path()));
   EndEvent end{options.job, "finished", "", result.step, 0, options.output, {}, {}};
   if (!result.predictions.empty()) {
+    if (!options.also.empty())
+      return fail(ErrorCode::InvalidArgument, "--also writes what is learnt, and this job made predictions");
     WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(model_path));
     std::vector<std::string> order;
     for (const auto& port : model.outputs()) order.push_back(port.name);
@@ -217,6 +222,7 @@ Result<int> run_fetch(const JobOptions& options) {
     end.step = result.sample_count;
   } else {
     WEFT_TRY(const auto written, fetch_trained(client, result, model_path, options.output));
+    if (!options.also.empty()) WEFT_TRY_STATUS(write_also(result, written.trained, options.also));
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
   }
@@ -286,9 +292,10 @@ void add_job_commands(CommandLine program, Command& chosen) {
   with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
   with_job(add_with_broker("rm", "forget a job that has ended, its checkpoints and its result", run_remove));
   with_job(add_with_broker("resume", "go on with a job that failed or was stopped", run_resume));
-  with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))
-      .option("-o,--output", options->output, "where to")
-      .required();
+  CommandLine fetch =
+      with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch));
+  fetch.option("-o,--output", options->output, "where to").required();
+  fetch.option("--also", options->also, "write the learnt weights as a file of tensors, too: w.safetensors");
   CommandLine peers = add_with_broker("peers", "list the broker's peers", run_peers);
   peers.flag("--all", options->all, "those too that have been gone for over an hour");
   peers.flag("--links", options->links, "the links between them instead, and what of them is a guess");

@@ -15,10 +15,12 @@
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "storage/checkpoint.h"
+#include "train/initial_weights.h"
 #include "train/outputs.h"
 #include "train/predictor.h"
 #include "train/submission.h"
 #include "train/trainer.h"
+#include "train/weights_file.h"
 
 namespace weft::cli {
 namespace {
@@ -47,7 +49,7 @@ struct LocalOptions {
   std::string job;
   std::vector<std::string> sets;
   std::string format = "text";
-  std::string resume, replay;
+  std::string resume, replay, also;
   bool summary = false, other_data = false;
   HeardOptions heard;
   BackendOptions backend;
@@ -68,6 +70,22 @@ Result<std::filesystem::path> resumed_from(const std::string& asked, const confi
   return std::filesystem::path();
 }
 
+Result<onnx::OnnxModel> read_model(const configs::Job& job) {
+  std::optional<train::InitialWeights> initial;
+  WEFT_TRY(onnx::OnnxModel model, train::read_job_model(job, initial));
+  if (!initial) return model;
+  say(stderr, "note: {}\n", initial->note());
+  for (const std::string& warning : initial->warnings()) say(stderr, "warning: {}\n", warning);
+  return model;
+}
+
+Status write_also(const std::string& weights, const configs::Job& job) {
+  WEFT_TRY(const auto learnt, train::learnt_names(job, job.output));
+  WEFT_TRY(const size_t count, train::write_weights(job.output, learnt, weights));
+  say(stderr, "wrote {} with {} tensors\n", weights, count);
+  return {};
+}
+
 Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
   if (job.task == configs::Task::Serve)
@@ -76,14 +94,14 @@ Result<int> run_local(const LocalOptions& options) {
                           "`weft submit` on many"));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   for (const int signal : stop_signals()) std::signal(signal, on_signal);
+  if (!options.also.empty()) WEFT_TRY_STATUS(train::check_weights_output(options.also, job));
   if (job.task == configs::Task::Predict) {
     if (job.compression.policy != plan::CompressionPolicy::None || job.placement.stages.value_or(1) != 1)
       return fail(job.error(ErrorCode::Unsupported, "placement",
                             "`weft local` runs one stage and compresses nothing"));
     WEFT_TRY_STATUS(train::check_output(job, /*with_checkpoints=*/false));
-    auto model = onnx::read_model(job.model);
-    if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-    WEFT_TRY_STATUS(train::predict(job, *model, *backend,
+    WEFT_TRY(const onnx::OnnxModel model, read_model(job));
+    WEFT_TRY_STATUS(train::predict(job, model, *backend,
                                    {.stop = &stop_requested, .warn = [](const std::string& warning) {
                                       std::fprintf(stderr, "warning: %s\n", warning.c_str());
                                     }}));
@@ -120,7 +138,9 @@ Result<int> run_local(const LocalOptions& options) {
                      : ("the last checkpoint is " + result.checkpoint.string()).c_str());
     return kExitDiverged;
   }
-  return result.stopped ? kExitStopped : kExitOk;
+  if (result.stopped) return kExitStopped;
+  if (!options.also.empty()) WEFT_TRY_STATUS(write_also(options.also, job));
+  return kExitOk;
 }
 
 }  // namespace
@@ -137,6 +157,8 @@ void add_local(CommandLine program, Command& chosen) {
       "go on from a checkpoint: its folder or manifest, or auto: the one beside the output, if there is one");
   command.option("--replay", options->replay,
                  "of replicas with local steps: make the rounds of this record again, trained.rounds.jsonl");
+  command.option("--also", options->also,
+                 "write the learnt weights as a file of tensors, too: w.safetensors");
   command.flag("--other-data", options->other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");
   command.flag("--summary", options->summary, "end with the test result and the seconds it took");

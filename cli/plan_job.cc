@@ -14,6 +14,7 @@
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "train/data_check.h"
+#include "train/initial_weights.h"
 #include "train/matching.h"
 #include "train/plan_request.h"
 #include "train/prepare.h"
@@ -292,6 +293,21 @@ bool is_there(const data::DataSpec& spec) {
          });
 }
 
+// Whether the weights fit, where their file is there. A plan needs no more of them.
+Status look_at_init(Job& job, const OnnxModel& model, std::vector<std::string>& notes) {
+  if (!job.init) return {};
+  std::error_code code;
+  if (fs::exists(job.init->file, code)) {
+    WEFT_TRY(const auto initial, train::InitialWeights::open(job, model));
+    notes.push_back(initial.note());
+    for (std::string& warning : initial.warnings()) notes.push_back(std::move(warning));
+  } else {
+    notes.push_back("init: " + job.init->file.string() + " is not there, and was not looked at");
+  }
+  job.init.reset();
+  return {};
+}
+
 // As a broker prepares it, of the data where they are there.
 Result<train::Prepared> prepare_as_broker(const Job& job, const OnnxModel& model,
                                           std::vector<std::string>& notes) {
@@ -369,6 +385,7 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
   PlannedJob planned{
       .name = path.string(), .job = std::move(outline.job), .graph = {}, .lowered = {}, .notes = {}};
   Job& job = planned.job;
+  WEFT_TRY_STATUS(look_at_init(job, outline.model, planned.notes));
   WEFT_TRY_STATUS(train::check_for_peers(job));
   for (const auto& [dim, size] : sizes) job.sizes[dim] = size;
   if (job.microbatch_size == 0) job.microbatch_size = microbatch_size;

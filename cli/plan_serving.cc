@@ -71,9 +71,9 @@ Result<std::optional<configs::Job>> find_serving_job(const std::filesystem::path
 
 Result<ServingShown> plan_serving_job(const configs::Job& job, PlanCluster cluster, bool complete) {
   WEFT_TRY_STATUS(exclude_peers(job, cluster, complete));
-  if (job.model_of)
+  if (const auto learnt = job.serve->model_of)
     return fail(job.error(ErrorCode::Unsupported, "model",
-                          "only the broker has what job " + std::to_string(*job.model_of) +
+                          "only the broker has what job " + std::to_string(*learnt) +
                               " has learnt: `weft fetch` writes it, for a plan of that file"));
   auto model = onnx::read_outline(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));

@@ -4,11 +4,13 @@
 #include <map>
 
 #include "cli/progress.h"
+#include "cli/say.h"
 #include "cli/temporary_folder.h"
 #include "dag/onnx/outline.h"
 #include "storage/blob_store.h"
 #include "storage/files.h"
 #include "storage/package.h"
+#include "train/weights_file.h"
 
 namespace weft::cli {
 namespace fs = std::filesystem;
@@ -66,6 +68,15 @@ Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult&
   };
   WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
   return onnx::write_trained_tensors(opened, trained, output);
+}
+
+Status write_also(const proto::JobResult& result, const fs::path& trained, const fs::path& weights) {
+  std::vector<std::string> learnt;
+  for (const proto::TensorReference& tensor : result.tensors)
+    if (is_weight(tensor.key.slot)) learnt.push_back(tensor.key.name);
+  WEFT_TRY(const size_t count, train::write_weights(trained, learnt, weights));
+  say(stderr, "wrote {} with {} tensors\n", weights.string(), count);
+  return {};
 }
 
 Result<fs::path> fetch_model(Client& client, const proto::JobResult& result, const fs::path& folder) {

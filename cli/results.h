@@ -21,6 +21,11 @@ Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult&
                                          const std::filesystem::path& model,
                                          const std::filesystem::path& output);
 
+// Writes what a job has learnt, whose trained model is at `trained`, as a file of tensors
+// (train/weights_file.h), and says so.
+Status write_also(const proto::JobResult& result, const std::filesystem::path& trained,
+                  const std::filesystem::path& weights);
+
 // Puts the submitted model together in `folder`, with what it keeps outside beside it, and says where it is.
 // NotFound when the result has none.
 Result<std::filesystem::path> fetch_model(Client& client, const proto::JobResult& result,

@@ -15,12 +15,15 @@
 #include "cli/say.h"
 #include "cli/served_result.h"
 #include "cli/signals.h"
+#include "cli/temporary_folder.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
+#include "train/initial_weights.h"
 #include "train/outer_record.h"
 #include "train/outputs.h"
 #include "train/submission.h"
+#include "train/weights_file.h"
 
 namespace weft::cli {
 namespace {
@@ -35,6 +38,7 @@ struct SubmitOptions {
   bool detach = false;
   bool summary = false, verbose = false;
   std::string name;  // empty: from the file
+  std::string also;  // empty: nothing
   train::ResumeOptions resume;
   HeardOptions heard;
   BrokerOptions broker;
@@ -110,10 +114,9 @@ class Submit {
 
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
-    WEFT_TRY(const train::OpenedJob opened, open());
+    WEFT_TRY(train::OpenedJob opened, open());
     serves_ = opened.job.task == configs::Task::Serve;
-    if (!options_.detach && !serves_)
-      WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
+    WEFT_TRY_STATUS(check_outputs(opened.job));
     WEFT_TRY(train::ReadyJob ready, ready_job(opened));
     if (!options_.name.empty()) ready.submission.name = options_.name;
     const train::StartEvent& start = ready.start;
@@ -155,15 +158,32 @@ class Submit {
   }
 
  private:
-  Result<train::ReadyJob> ready_job(const train::OpenedJob& opened) const {
+  Status check_outputs(const configs::Job& job) const {
+    if (options_.detach && !options_.also.empty())
+      return fail(ErrorCode::InvalidArgument,
+                  "--also waits for the job's end, and --detach does not: `weft fetch` has --also, too");
+    if (options_.detach || serves_) return {};
+    WEFT_TRY_STATUS(train::check_output(job, /*with_checkpoints=*/false));
+    return options_.also.empty() ? Status{} : train::check_weights_output(options_.also, job);
+  }
+
+  Result<train::ReadyJob> ready_job(train::OpenedJob& opened) {
     const Patience patience("reading the job's model and data");
-    return train::ready_job(opened, options_.resume);
+    if (!opened.job.init) return train::ready_job(opened, options_.resume);
+    WEFT_TRY(initial_folder_, TemporaryFolder::make());
+    WEFT_TRY(const auto initial, train::write_initial_model(opened, initial_folder_->path()));
+    WEFT_TRY(train::ReadyJob ready, train::ready_job(opened, options_.resume));
+    ready.start.notes.insert(ready.start.notes.begin(), initial.note);
+    ready.start.warnings.insert(ready.start.warnings.begin(), initial.warnings.begin(),
+                                initial.warnings.end());
+    return ready;
   }
 
   Result<train::OpenedJob> open() {
     WEFT_TRY(train::OpenedJob opened, train::open_job(options_.job, options_.sets));
-    if (!opened.job.model_of) return opened;
-    WEFT_TRY(result_, fetch_result_file(options_.broker, *opened.job.model_of));
+    const auto& serve = opened.job.serve;
+    if (!serve || !serve->model_of) return opened;
+    WEFT_TRY(result_, fetch_result_file(options_.broker, *serve->model_of));
     std::vector<std::string> sets = options_.sets;
     sets.push_back("model=" + result_.model.string());
     return train::open_job(options_.job, sets);
@@ -262,6 +282,7 @@ class Submit {
       return {};
     }
     WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output));
+    if (!options_.also.empty()) WEFT_TRY_STATUS(write_also(result, job.output, options_.also));
     if (!followed.plans.empty()) WEFT_TRY_STATUS(write_record(job, followed.plans, result.step));
     train::ResultEvent event;
     event.steps = result.step;
@@ -299,7 +320,8 @@ class Submit {
   std::unique_ptr<Client> client_;
   proto::JobNumber job_ = 0;
   bool serves_ = false;
-  ResultFile result_{};  // where the job's model is another job's result
+  std::unique_ptr<TemporaryFolder> initial_folder_;  // of the model, where the job says `init`
+  ResultFile result_{};                              // where the job's model is another job's result
   std::chrono::steady_clock::time_point started_;
 };
 
@@ -317,6 +339,8 @@ void add_submit(CommandLine program, Command& chosen) {
                  "go on from a checkpoint on this machine: its folder or manifest, as `weft local` wrote it");
   command.flag("--other-data", options->resume.other_data,
                "with --resume: also with data of other bytes than the checkpoint was made with");
+  command.option("--also", options->also,
+                 "write the learnt weights as a file of tensors, too: w.safetensors");
   options->heard.add_to(command);
   command.flag("--detach", options->detach, "print the job's number and return");
   command.format(options->format);

@@ -296,6 +296,7 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
 
 // Of a job that goes through data.
 void read_work(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {
+  read_init(root, rules, problems, job);
   read_inputs(root, problems, job);
   read_data(root, rules, problems, job);
   read_batch(root, job);
@@ -337,15 +338,18 @@ void check_model(MapReader& root, const Node& node, const std::filesystem::path&
 }
 
 void read_model(MapReader& root, const Node& node, const PathRules& rules, Job& job) {
-  job.model_of = job_named(node);
-  if (!job.model_of) {
+  const std::optional<uint64_t> model_of = job_named(node);
+  if (!model_of) {
     job.model = read_file(root, node, "model", rules);
     if (rules.check_files) check_model(root, node, job.model);
-  } else if (job.task != Task::Serve)
+  } else if (job.task == Task::Serve) {
+    job.serve.emplace().model_of = model_of;
+  } else {
     root.problem(node.where, "`model: " + node.text +
                                  "` goes with `task: serve`; here name the ONNX file: `weft "
                                  "fetch " +
-                                 std::to_string(*job.model_of) + " -o FILE` writes it");
+                                 std::to_string(*model_of) + " -o FILE` writes it");
+  }
 }
 
 Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* asked = nullptr) {

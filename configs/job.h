@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -36,14 +37,27 @@ struct DraftTerms {
   std::filesystem::path file{};  // of Decoder
 };
 
+// Where the model's first weights come from, when that is not its own file.
+struct InitTerms {
+  std::filesystem::path file{};  // safetensors, or the index of several
+  // Pattern and replacement (configs/rename.h), one after the other: a tensor's name becomes an
+  // initializer's.
+  std::vector<std::pair<std::string, std::string>> rename{};
+  std::vector<std::string> transpose{};  // globs over initializers: matrices that lie transposed in the file
+  std::vector<std::string> ignore{};     // globs over tensors, as the file names them: not taken
+  std::vector<std::string> keep{};       // globs over initializers: they keep the model's own values
+  bool partial = false;                  // what else is left over, or is missing, is no error
+};
+
 // Of a job that serves its model.
 struct ServeTerms {
-  std::string name{};                 // that requests ask for
-  std::filesystem::path tokenizer{};  // empty: what lies beside the model, else bytes
-  std::string chat_template{};        // by name; empty: what lies beside the tokenizer says
-  uint64_t context = 0;               // positions, where the file leaves them open; 0: 1024
-  uint32_t sequences_max = 64;        // at once
-  uint32_t rows_max = 64;             // positions of a pass
+  std::optional<uint64_t> model_of{};  // "job:3": the model is what that job has learnt
+  std::string name{};                  // that requests ask for
+  std::filesystem::path tokenizer{};   // empty: what lies beside the model, else bytes
+  std::string chat_template{};         // by name; empty: what lies beside the tokenizer says
+  uint64_t context = 0;                // positions, where the file leaves them open; 0: 1024
+  uint32_t sequences_max = 64;         // at once
+  uint32_t rows_max = 64;              // positions of a pass
   plan::ServeObjective objective = plan::ServeObjective::Latency;
   DraftTerms draft{};
 };
@@ -72,10 +86,10 @@ struct ReplicaChoice {
 
 // Its terms of training and its borders are members like the others.
 struct Job : dag::TrainingTerms, dag::Borders {
-  std::string source;           // the file's name, for messages
-  bool from_options = false;    // it was made of a command's options: messages speak of them, not of keys
-  std::filesystem::path model;  // empty where model_of has a value
-  std::optional<uint64_t> model_of;  // "job:3": what that job has learnt; of Task::Serve alone
+  std::string source;             // the file's name, for messages
+  bool from_options = false;      // it was made of a command's options: messages speak of them, not of keys
+  std::filesystem::path model;    // empty where `serve` names a job
+  std::optional<InitTerms> init;  // not of Task::Serve
   Task task = Task::Train;
   std::map<std::string, std::string> inputs;       // graph input <- data column
   std::map<std::string, InputValue> input_values;  // graph input <- its value; none of `inputs`

@@ -13,6 +13,42 @@ constexpr JobKey kFile[] = {
      .meaning = "The ONNX file. Paths are relative to the folder of the job file. A job that serves may name "
                 "`job:3` instead: what job 3 of the same broker has learnt.",
      .example = "model: model.onnx"},
+    {.path = "init",
+     .meaning =
+         "The file from which the model gets its first weights: of safetensors, or the index "
+         "`model.safetensors.index.json` of several that lie beside it. A tensor goes to the initializer of "
+         "its name ([MODELS.md](MODELS.md#weights-from-another-file)). What has no place, and what is "
+         "trained "
+         "and has no tensor, is an error that names it.",
+     .example = "init: w.safetensors",
+     .otherwise_words = "the weights of the model's own file",
+     .takes = "the file, or a map with its `path`"},
+    {.path = "init.path", .meaning = "The file.", .example = "init: {path: w.safetensors, partial: true}"},
+    {.path = "init.rename",
+     .meaning =
+         "A map from regular expressions (ECMAScript) to what takes their place: by each in turn, the name "
+         "of a tensor becomes that of an initializer. `$1` is the first group.",
+     .example = "init: {path: w.safetensors, rename: {\"^transformer\\\\.\": \"\"}}",
+     .otherwise_words = "names are the same",
+     .takes = "a map from patterns to texts"},
+    {.path = "init.transpose",
+     .meaning =
+         "A list of patterns over initializers: matrices that the file has transposed. One that is not "
+         "square and fits only transposed need not be named.",
+     .example = "init: {path: w.safetensors, transpose: [\"*.c_attn.weight\"]}",
+     .otherwise_words = "only those that fit no other way"},
+    {.path = "init.ignore",
+     .meaning = "A list of patterns over tensors, as the file names them, that are not taken.",
+     .example = "init: {path: w.safetensors, ignore: [\"*.attn.bias\"]}",
+     .otherwise_words = "all are taken"},
+    {.path = "init.keep",
+     .meaning = "A list of patterns over initializers that keep the values of the model's own file.",
+     .example = "init: {path: w.safetensors, keep: [\"head.*\"]}",
+     .otherwise_words = "all that are weights need a tensor"},
+    {.path = "init.partial",
+     .meaning = "With `true`, tensors without a place and weights without a tensor are no error.",
+     .example = "init: {path: w.safetensors, partial: true}",
+     .otherwise = "false"},
     {.path = "task",
      .meaning = "What is done with the model. `serve` answers requests until it is stopped.",
      .example = "task: train"},

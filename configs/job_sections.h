@@ -21,6 +21,8 @@ void read_loss(MapReader& root, Problems& problems, Job& job);
 // job_serve.cc: all that a job has that serves, but for its placement. Keys of other tasks are problems.
 void read_serve(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
 void refuse(MapReader& reader, std::string_view key);
+// job_init.cc
+void read_init(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
 // job_optimizer.cc
 void read_optimizer(MapReader& root, Problems& problems, Job& job);
 void read_schedule(MapReader& root, Problems& problems, Job& job);

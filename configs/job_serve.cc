@@ -15,7 +15,7 @@ constexpr std::string_view kMeaningless[] = {
     "inputs",   "data",           "batch_size", "microbatch_size", "shuffle",         "seed",
     "loss",     "steps",          "epochs",     "train",           "freeze",          "optimizer",
     "schedule", "clip_norm",      "precision",  "on_divergence",   "gradient_ranges", "replicas",
-    "sync",     "evaluate_every", "checkpoint", "compression",     "output"};
+    "sync",     "evaluate_every", "checkpoint", "compression",     "output",          "init"};
 
 void read_name(MapReader& reader, Job& job) {
   job.serve->name = reader.required_text("name", "say under which name requests ask for it");
@@ -63,7 +63,7 @@ void refuse(MapReader& reader, std::string_view key) {
 void read_serve(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {
   for (const std::string_view key : kMeaningless) refuse(root, key);
   job.batch_size = job.microbatch_size = 1;
-  job.serve.emplace();
+  if (!job.serve) job.serve.emplace();
   const Node* node = root.require("serve", "as {name: my-model}");
   if (!node) return;
   static constexpr Choice<plan::ServeObjective> kObjectives[] = {

@@ -171,9 +171,11 @@ std::string as_data(FileKind kind, const fs::path& path) {
 
 std::string as_model(FileKind kind, const fs::path& path) {
   switch (kind) {
+    case FileKind::Safetensors:
+      return "write the model as ONNX; its weights may then come from this file: `init: " + path.string() +
+             "`";
     case FileKind::Torch:
     case FileKind::Pickle:
-    case FileKind::Safetensors:
       return "write the model as ONNX, in Python: torch.onnx.export(model, (example_input,), '" +
              path.stem().string() + ".onnx', training=torch.onnx.TrainingMode.TRAINING)";
     case FileKind::JobFile:

@@ -9,6 +9,7 @@
 #include "dag/onnx/pack.h"
 #include "data/dataset.h"
 #include "storage/files.h"
+#include "train/initial_weights.h"
 
 namespace weft::train {
 namespace {
@@ -54,13 +55,6 @@ void add_data(const std::optional<data::DataSpec>& spec, std::vector<ReadFile>& 
     for (const fs::path& path : *files) add(path);
 }
 
-std::vector<ReadFile> files_of_job(const configs::Job& job) {
-  std::vector<ReadFile> read = files_of_model(job.model);
-  for (const auto* spec : {&job.train, &job.test, &job.predict}) add_data(*spec, read);
-  read.push_back({"the job file", job.source});
-  return read;
-}
-
 // One that is there has to take new files, as a folder that is made would.
 Status check_checkpoints(const fs::path& folder) {
   storage::Files files;
@@ -81,6 +75,14 @@ std::vector<ReadFile> files_of_model(const fs::path& model) {
   if (const auto external = onnx::list_external_files(model))
     for (const onnx::ExternalFile& file : *external)
       read.push_back({"data of the model", model.parent_path() / file.location});
+  return read;
+}
+
+std::vector<ReadFile> files_of_job(const configs::Job& job) {
+  std::vector<ReadFile> read = files_of_model(job.model);
+  for (const auto* spec : {&job.train, &job.test, &job.predict}) add_data(*spec, read);
+  for (const fs::path& path : files_of_init(job)) read.push_back({"what `init` reads", path});
+  read.push_back({"the job file", job.source});
   return read;
 }
 

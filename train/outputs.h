@@ -21,6 +21,9 @@ struct ReadFile {
 // elsewhere.
 std::vector<ReadFile> files_of_model(const std::filesystem::path& model);
 
+// All that a job reads, its own file too.
+std::vector<ReadFile> files_of_job(const configs::Job& job);
+
 // Whether a trained model, or one file as it stands, can be written there. `read`: what must stay as it is,
 // by whatever name or link it is reached. InvalidArgument for one of them, or a folder; else what
 // storage::Files::check_writable says.

@@ -43,6 +43,10 @@ std::string why_one(const configs::Job& job, bool has_statistics) {
 }  // namespace
 
 Status check_for_peers(const configs::Job& job) {
+  if (job.init)
+    return fail(
+        job.error(ErrorCode::Unsupported, "init",
+                  "`init` is read where a job is submitted, and the model travels with these weights"));
   const uint32_t most = std::max(job.replicas.count, job.replica_choice.count_max);
   const bool are_several = job.replicas.are_local() ? most > 1 : exact_least(job) > 1;
   if (!are_several || job.placement.pins.empty()) return {};

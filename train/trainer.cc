@@ -17,6 +17,7 @@
 #include "storage/files.h"
 #include "storage/sha256.h"
 #include "train/data_check.h"
+#include "train/initial_weights.h"
 #include "train/kept_checkpoints.h"
 #include "train/outer_record.h"
 #include "train/outputs.h"
@@ -70,6 +71,16 @@ Status write_state(peer::State& state, const std::vector<dag::StateKey>& keys,
   return {};
 }
 
+// What to tell before the first step.
+struct Told {
+  std::vector<std::string> warnings, notes;
+
+  void add(const std::vector<std::string>& more_warnings, const std::vector<std::string>& more_notes) {
+    warnings.insert(warnings.end(), more_warnings.begin(), more_warnings.end());
+    notes.insert(notes.end(), more_notes.begin(), more_notes.end());
+  }
+};
+
 // One run of a job. Members in the order in which they come to be.
 class Run {
  public:
@@ -109,18 +120,17 @@ class Run {
       WEFT_TRY(test_, data::open_dataset(*job_.test));
     }
     WEFT_TRY(total_steps_, job_.total_steps(dataset_->sample_count()));
-    auto read = onnx::read_model(job_.model);
-    if (!read) return fail(job_.error(read.error().code, "model", read.error().message));
-    std::optional<onnx::OnnxModel> model = std::move(*read);
+    WEFT_TRY(std::optional<onnx::OnnxModel> model, read_job_model(job_, initial_));
+    if (initial_) told_.add(initial_->warnings(), {initial_->note()});
     const bool automatic = job_.microbatch_size == 0;
     WEFT_TRY(job_, with_largest_microbatch(job_, *model));
     WEFT_TRY(Prepared training, prepare_training(job_, *model, *dataset_, peer::evaluate_reference));
-    warnings_ = training.warnings;
-    notes_ = training.notes;
+    told_.add(training.warnings, training.notes);
     if (automatic)
-      warnings_.push_back("microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
-                          " here, where nobody plans; a broker may choose another, and then bits differ");
-    if (std::string text = warn_of_room(job_); !text.empty()) warnings_.push_back(std::move(text));
+      told_.warnings.push_back(
+          "microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
+          " here, where nobody plans; a broker may choose another, and then bits differ");
+    if (std::string text = warn_of_room(job_); !text.empty()) told_.warnings.push_back(std::move(text));
     graph_hash_ = storage::sha256_hex(training.identity);
     std::optional<Prepared> evaluation;
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
@@ -157,7 +167,7 @@ class Run {
       options.replayed = replayed.rounds;
     }
     WEFT_TRY(replicas_, ReplicasInTurn::create(job_, trained_state_, state_, std::move(options)));
-    notes_.push_back(
+    told_.notes.push_back(
         std::to_string(job_.replicas.count) +
         (job_.replicas.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
         " whenever each has made " + std::to_string(job_.replicas.every) + " steps");
@@ -181,7 +191,7 @@ class Run {
     const uint64_t count = dataset.sample_count();
     for (const auto& notes :
          {said, use == DataUse::Train ? sample_notes(job_, count) : test_notes(job_, prepared, count)})
-      warnings_.insert(warnings_.end(), notes.begin(), notes.end());
+      told_.add(notes, {});
     return {};
   }
 
@@ -207,16 +217,16 @@ class Run {
     WEFT_TRY(const storage::LoadReport loaded, storage::load_checkpoint(options_.resume, files_));
     const storage::Checkpoint& checkpoint = loaded.checkpoint;
     for (const Error& error : loaded.passed_over)
-      warnings_.push_back("passed over a damaged checkpoint: " + error.message);
+      told_.warnings.push_back("passed over a damaged checkpoint: " + error.message);
     WEFT_TRY(const auto told, check_continuation({job_, graph_hash_, total_steps_, options_.other_data},
                                                  checkpoint, loaded.manifest.string(), [this] {
                                                    hash_what_is_read();
                                                    return *read_hashes_;
                                                  }));
     if (checkpoint.numerics != numerics())
-      warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
-                          "': equal bits are no longer promised");
-    warnings_.insert(warnings_.end(), told.begin(), told.end());
+      told_.warnings.push_back("the checkpoint was computed by '" + checkpoint.numerics +
+                               "': equal bits are no longer promised");
+    told_.add(told, {});
     WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
     session_->set_skipped_steps(checkpoint.skipped_steps);
     first_step_ = checkpoint.step + 1;
@@ -226,13 +236,13 @@ class Run {
   Status resume_replicas(const storage::Checkpoint& checkpoint) {
     if (replicas_) {
       WEFT_TRY(std::string said, replicas_->resume(checkpoint));
-      if (!said.empty()) warnings_.push_back(std::move(said));
+      if (!said.empty()) told_.warnings.push_back(std::move(said));
     } else if (!checkpoint.replica_updates.empty()) {
       // As many updates as the slots have seen.
       session_->set_skipped_steps(checkpoint.step - checkpoint.replica_updates.front());
-      warnings_.push_back("the checkpoint has the optimizer's state of " +
-                          std::to_string(checkpoint.replica_updates.size()) +
-                          " replicas: this run goes on with that of the first");
+      told_.warnings.push_back("the checkpoint has the optimizer's state of " +
+                               std::to_string(checkpoint.replica_updates.size()) +
+                               " replicas: this run goes on with that of the first");
     }
     return {};
   }
@@ -274,8 +284,8 @@ class Run {
     event.persistent = state_->bytes() + executor.persistent_bytes();
     event.microbatch = executor.scratch_bytes() + executor.microbatch_bytes();
     event.fingerprint = numerics();
-    event.warnings = warnings_;
-    event.notes = notes_;
+    event.warnings = told_.warnings;
+    event.notes = told_.notes;
     sink_(event);
   }
 
@@ -438,7 +448,7 @@ class Run {
     skipped_steps_ = session_->skipped_steps();
     evaluation_.reset();  // the file is read again to be written: not beside gradients
     session_.reset();     // the state stays until it is, for a checkpoint where it cannot be
-    const auto written = onnx::write_trained(job_.model, trained, job_.output);
+    const auto written = write_result(job_, initial_, trained);
     if (!written) return give_up(total_steps_, written.error());
     ResultEvent event = result_so_far(total_steps_);
     event.checkpoint.clear();
@@ -456,8 +466,9 @@ class Run {
 
   storage::Files files_;
   std::shared_ptr<const data::Dataset> dataset_, test_;
+  std::optional<InitialWeights> initial_;  // where the job says `init`
   uint64_t total_steps_ = 0, first_step_ = 1;
-  std::vector<std::string> warnings_, notes_;
+  Told told_;
   std::string graph_hash_;
   std::shared_ptr<peer::State> state_;
   std::unique_ptr<TrainingSession> session_;

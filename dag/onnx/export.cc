@@ -382,20 +382,38 @@ Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& we
   return text;
 }
 
+namespace {
+
+// The model's graph with the tensors that stand in it, and those outside written. Constant nodes are as in
+// the model.
+Result<pb::ModelProto> proto_of(const OnnxModel& model, const TrainedTensors& trained,
+                                const NewWeights& weights, const fs::path& output) {
+  pb::ModelProto proto = model.structure().proto;
+  WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
+  if (!model.has_external_data()) return proto;
+  NewFile data(output.string() + kDataSuffix);
+  WEFT_TRY_STATUS(data.open());
+  WEFT_TRY_STATUS(write_external(model, weights, output.filename().string() + kDataSuffix, data, proto));
+  WEFT_TRY_STATUS(data.commit());
+  return proto;
+}
+
+}  // namespace
+
+Status write_model(const OnnxModel& model, const TrainedTensors& tensors, const fs::path& output) {
+  WEFT_TRY_STATUS(check_names(model, tensors));
+  const NewWeights weights(model, tensors);
+  WEFT_TRY(pb::ModelProto proto, proto_of(model, tensors, weights, output));
+  WEFT_TRY_STATUS(store_constants(model, weights, proto));
+  return write_file(model, weights, proto, output);
+}
+
 Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
                                            const fs::path& output) {
   WEFT_TRY_STATUS(check_names(model, trained));
   WrittenFiles files{output, inference_path(output)};
   const NewWeights weights(model, trained);
-  pb::ModelProto proto = model.structure().proto;
-  WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
-  if (model.has_external_data()) {
-    NewFile data(files.trained.string() + kDataSuffix);
-    WEFT_TRY_STATUS(data.open());
-    WEFT_TRY_STATUS(
-        write_external(model, weights, files.trained.filename().string() + kDataSuffix, data, proto));
-    WEFT_TRY_STATUS(data.commit());
-  }
+  WEFT_TRY(pb::ModelProto proto, proto_of(model, trained, weights, output));
   pb::ModelProto twin = proto;
   WEFT_TRY_STATUS(store_constants(model, weights, proto));
   WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));

@@ -46,6 +46,9 @@ Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const Trained
                                            const std::filesystem::path& output);
 Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
                                    const std::filesystem::path& output);
+// The model alone, without a twin.
+Status write_model(const OnnxModel& model, const TrainedTensors& tensors,
+                   const std::filesystem::path& output);
 // The same for a model that is not in memory any more.
 Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag::Weights& trained,
                                    const std::filesystem::path& output);

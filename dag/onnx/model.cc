@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "dag/onnx/parse.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
@@ -85,6 +86,17 @@ std::vector<OnnxModel::Port> OnnxModel::outputs() const {
 
 OnnxModel OnnxModel::with(Learnt learnt) const {
   return OnnxModel(structure_, std::make_shared<const Learnt>(std::move(learnt)));
+}
+
+OnnxModel OnnxModel::with_weights(dag::Weights values) const {
+  auto structure = std::make_shared<Structure>(*structure_);
+  for (auto& [name, value] : values) {
+    dag::Tensor& weight = structure->weights.at(name);
+    WEFT_CHECK(weight.spec() == value.spec());
+    weight = std::move(value);
+    structure->unread.erase(name);
+  }
+  return OnnxModel(std::move(structure));
 }
 
 bool OnnxModel::is_read(std::string_view initializer) const {

@@ -43,6 +43,8 @@ class OnnxModel {
   const Structure& structure() const { return *structure_; }
   const Learnt* learnt() const { return learnt_.get(); }  // nullptr: nothing
   OnnxModel with(Learnt learnt) const;
+  // The same with other values of weights, and nothing learnt of any. REQUIRES: it has each, with that spec.
+  OnnxModel with_weights(dag::Weights values) const;
 
   int64_t opset() const;  // of the standard domain
   std::string producer() const;

@@ -298,14 +298,14 @@ TEST(JobErrors, AJobThatServesMayNameTheResultOfAnother) {
   const auto job = parse_job(kServes, std::vector<std::string>{"model=job:12", "serve.tokenizer=null"},
                              {.source = "job.yaml", .folder = "nowhere"});
   ASSERT_TRUE(job.has_value()) << job.error().message;
-  EXPECT_EQ(job->model_of, 12u);
+  EXPECT_EQ(job->serve->model_of, 12u);
   EXPECT_TRUE(job->model.empty());
   for (const char* file : {"model=\"job:\"", "model=job:0", "model=job:x", "model=job:1x", "model=job:-1",
                            "model=job:99999999999999999999"}) {
     const auto other = parse_job(kServes, std::vector<std::string>{file},
                                  {.source = "job.yaml", .folder = {}, .check_files = false});
     ASSERT_TRUE(other.has_value()) << file;
-    EXPECT_FALSE(other->model_of.has_value()) << file;
+    EXPECT_FALSE(other->serve->model_of.has_value()) << file;
   }
   EXPECT_NE(message_of(kGood, {"model=job:3"}).find("goes with `task: serve`"), std::string::npos);
 }

@@ -145,6 +145,7 @@ std::string described(const Job& job) {
     out << job.serve->name << job.serve->tokenizer << job.serve->chat_template << job.serve->context << ' '
         << job.serve->sequences_max << ' ' << job.serve->rows_max << static_cast<int>(job.serve->objective)
         << static_cast<int>(job.serve->draft.kind) << job.serve->draft.file;
+  if (job.init) out << job.init->file << job.init->partial << job.init->rename.size();
   out << job.model << job.output << job.batch_size << ' ' << job.microbatch_size << ' ' << job.shuffle
       << job.seed << ' ' << job.trained.size() << job.freeze.size() << static_cast<int>(job.schedule.type)
       << job.schedule.warmup_steps << ' ' << job.schedule.final_fraction << ' ' << job.clip_norm

@@ -60,12 +60,39 @@ std::vector<Seed> array_seeds() {
   return seeds;
 }
 
+std::string in_safetensors(const std::string& json) {
+  std::string head(8, '\0');
+  for (size_t i = 0; i < head.size(); ++i) head[i] = static_cast<char>(json.size() >> (8 * i));
+  return head + json;
+}
+
+// The first byte chooses what the rest is: tests/fuzz/safetensors.cc.
+std::vector<Seed> safetensors_seeds() {
+  const std::string tensors =
+      R"({"__metadata__":{"format":"pt"},"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+      R"("h.0.w":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},)"
+      R"("e":{"dtype":"BF16","shape":[0],"data_offsets":[16,16]}} )";
+  const std::string index = R"({"metadata":{"total_size":16,"x":[{"y":null}]},)"
+                            R"("weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})";
+  return {seed("file", std::string(1, '\0') + in_safetensors(tensors) + "0123456789abcdef"),
+          seed("empty", std::string(1, '\0') + in_safetensors("{}")),
+          seed("header", "\1\20" + tensors),
+          seed("types",
+               "\1\1"
+               R"({"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})"),
+          seed("index", "\2" + index),
+          seed("escape",
+               "\2"
+               R"({"weight_map":{"a":"..\/w.safetensors"}})")};
+}
+
 }  // namespace
 
 std::vector<Seed> data_seeds(std::string_view target) {
   if (target == "photos") return photo_seeds();
   if (target == "tables") return table_seeds();
   if (target == "npy_files") return array_seeds();
+  if (target == "safetensors") return safetensors_seeds();
   return {};
 }
 

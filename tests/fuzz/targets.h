@@ -31,6 +31,7 @@ namespace weft::fuzz {
   X(openai)       /* requests for text, as JSON */                                           \
   X(packed)       /* a blob in fewer bytes */                                                \
   X(photos)       /* JPEG, PNG, WebP */                                                      \
+  X(safetensors)  /* a file of tensors, its header alone, an index of such files */          \
   X(store_rows)   /* what the broker's database holds in a column */                         \
   X(tables)       /* CSV, and what kind a file is */                                         \
   X(tensors)      /* headers of tensors and pieces, chunks; payloads by their codec */       \

@@ -180,7 +180,7 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"cudnn", {"peer/backend/cuda"}},
       {"nvrtc.h", {"peer/backend/cuda"}},
       {"boost/", {"peer/backend/cuda", "web"}},  // fibers of the shim; a parser of HTTP
-      {"nlohmann/", {"cli", "storage", "web", "text", "ui"}},
+      {"nlohmann/", {"cli", "data", "storage", "web", "text", "ui"}},
       {"qrencode.h", {"ui"}},
   };
   return kDoors;

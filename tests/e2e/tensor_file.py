@@ -1,0 +1,75 @@
+"""Files of safetensors, read and written by the published format alone, for tests/e2e/initial.sh.
+
+    tensor_file.py check FILE              fails unless its bytes are as the library lays them out; prints the names
+    tensor_file.py split FILE FOLDER N PREFIX    as N files with an index, each name with PREFIX in front
+    tensor_file.py transpose FILE NEW      with each matrix the other way round
+"""
+import json
+import pathlib
+import struct
+import sys
+
+# As the library orders them: the last one comes first in a file.
+TYPES = ["BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "F64", "I64", "U64"]
+SIZES = dict(zip(TYPES, [1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8]))
+
+
+def read(path):
+    raw = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    data = raw[8 + length :]
+    header.pop("__metadata__", None)
+    return {name: (row["dtype"], row["shape"], data[slice(*row["data_offsets"])]) for name, row in header.items()}
+
+
+def packed(tensors):
+    names = sorted(tensors, key=lambda name: (-TYPES.index(tensors[name][0]), name.encode()))
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name in names:
+        dtype, shape, part = tensors[name]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def transposed(tensor):
+    dtype, shape, data = tensor
+    if len(shape) != 2:
+        return tensor
+    size, (rows, columns) = SIZES[dtype], shape
+    element = lambda row, column: data[(row * columns + column) * size :][:size]
+    return dtype, [columns, rows], b"".join(element(r, c) for c in range(columns) for r in range(rows))
+
+
+def check(path):
+    tensors = read(path)
+    for name, (dtype, shape, data) in tensors.items():
+        count = 1
+        for dim in shape:
+            count *= dim
+        assert count * SIZES[dtype] == len(data), name
+    assert packed(tensors) == pathlib.Path(path).read_bytes(), "other bytes than the library writes"
+    print("\n".join(sorted(tensors)))
+
+
+def split(path, folder, count, prefix):
+    tensors = read(path)
+    parts = [f"model-{i + 1:05}-of-{int(count):05}.safetensors" for i in range(int(count))]
+    place = {name: parts[i % len(parts)] for i, name in enumerate(sorted(tensors))}
+    for part in parts:
+        inside = {prefix + name: tensors[name] for name in tensors if place[name] == part}
+        (pathlib.Path(folder) / part).write_bytes(packed(inside))
+    index = {"metadata": {"total_size": sum(len(t[2]) for t in tensors.values())},
+             "weight_map": {prefix + name: place[name] for name in sorted(tensors)}}
+    (pathlib.Path(folder) / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def transpose(path, new):
+    pathlib.Path(new).write_bytes(packed({name: transposed(tensor) for name, tensor in read(path).items()}))
+
+
+if __name__ == "__main__":
+    {"check": check, "split": split, "transpose": transpose}[sys.argv[1]](*sys.argv[2:])

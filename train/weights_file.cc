@@ -1,0 +1,90 @@
+#include "train/weights_file.h"
+
+#include <set>
+
+#include "dag/onnx/export.h"
+#include "dag/onnx/outline.h"
+#include "dag/onnx/roles.h"
+#include "data/safetensors.h"
+#include "storage/files.h"
+#include "train/loss_warnings.h"
+#include "train/outputs.h"
+
+namespace weft::train {
+namespace {
+namespace fs = std::filesystem;
+
+fs::path plain(const fs::path& path) {
+  std::error_code code;
+  const fs::path whole = fs::absolute(path, code);
+  return (code ? path : whole).lexically_normal();
+}
+
+Status check_name(const fs::path& weights, const fs::path& output) {
+  if (weights.extension() != ".safetensors")
+    return fail(ErrorCode::InvalidArgument,
+                weights.string() +
+                    ": the name of a file of weights ends in .safetensors, which is the form "
+                    "that is written");
+  for (const fs::path& path : onnx::trained_paths(output))
+    if (plain(path) == plain(weights))
+      return fail(ErrorCode::InvalidArgument, weights.string() + " is the output; name another file");
+  return {};
+}
+
+Status said_of_option(const Status& status) {
+  return status ? Status{} : fail(status.error().within("--also"));
+}
+
+}  // namespace
+
+Status check_weights_output(const fs::path& weights, const fs::path& output) {
+  Status status = check_name(weights, output);
+  if (status) status = check_output_file(weights, {});
+  return said_of_option(status);
+}
+
+Status check_weights_output(const fs::path& weights, const configs::Job& job) {
+  if (job.task != configs::Task::Train)
+    return fail(ErrorCode::InvalidArgument, "--also writes what is learnt, and goes with `task: train`");
+  Status status = check_name(weights, job.output);
+  if (status) status = check_output_file(weights, files_of_job(job));
+  return said_of_option(status);
+}
+
+Result<std::vector<std::string>> learnt_names(const configs::Job& job, const fs::path& model) {
+  if (job.trained.empty() && job.losses.empty()) return std::vector<std::string>{};
+  WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
+  const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  WEFT_TRY(const onnx::RoleTable roles, onnx::judge_roles(opened, asked, onnx::look_at(opened)));
+  std::vector<std::string> names;
+  for (const onnx::TensorRow& row : roles)
+    if (row.role != onnx::TensorRole::Constant) names.push_back(row.name);
+  return names;
+}
+
+Result<size_t> write_weights(const fs::path& model, std::span<const std::string> learnt,
+                             const fs::path& weights) {
+  WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
+  WEFT_TRY(const onnx::RoleTable roles, onnx::judge_roles(opened, {}, onnx::look_at(opened)));
+  std::set<std::string> names(learnt.begin(), learnt.end());
+  for (const onnx::TensorRow& row : roles)
+    if (row.role != onnx::TensorRole::Constant) names.insert(row.name);
+  std::vector<data::NamedSpec> tensors;
+  for (const auto& [name, tensor] : opened.weights())
+    if (names.contains(name)) tensors.push_back({name, tensor.spec()});
+  storage::Files files;
+  WEFT_TRY_STATUS(files.write_atomic_pieces(weights,
+                                            [&](const storage::Files::Sink& sink) {
+                                              return data::write_safetensors(
+                                                  tensors,
+                                                  [&](const std::string& name, const data::ByteSink& bytes) {
+                                                    return opened.read_weight(name, bytes);
+                                                  },
+                                                  sink);
+                                            },
+                                            {.mode = 0644}));
+  return tensors.size();
+}
+
+}  // namespace weft::train
