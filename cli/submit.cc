@@ -119,7 +119,7 @@ class Submit {
     WEFT_TRY_STATUS(check_outputs(opened.job));
     WEFT_TRY(train::ReadyJob ready, ready_job(opened));
     if (!options_.name.empty()) ready.submission.name = options_.name;
-    const train::StartEvent& start = ready.start;
+    const train::StartEvent start = ready.start;  // the rest is given away
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
 
     report_ = with_listeners(

@@ -1,12 +1,32 @@
 #include "configs/rename.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <regex>
+#include <string_view>
 
 namespace weft::configs {
 namespace {
 
 // The library goes one call deeper with each letter of either.
 constexpr size_t kPatternMax = 256, kRenamedMax = 1024;
+constexpr uint64_t kRepeatsMax = 1000;  // by all braces together
+
+// How often a letter of the pattern may stand there by its braces, as {2,30}, at most; nested ones multiply.
+uint64_t repeats_of(std::string_view pattern) {
+  uint64_t all = 1;
+  for (size_t at = pattern.find('{'); at != std::string_view::npos; at = pattern.find('{', at + 1)) {
+    uint64_t number = 0, largest = 1;
+    for (size_t i = at + 1; i < pattern.size() && pattern[i] != '}'; ++i) {
+      const bool is_digit = pattern[i] >= '0' && pattern[i] <= '9';
+      number =
+          is_digit ? std::min(number * 10 + static_cast<uint64_t>(pattern[i] - '0'), kRepeatsMax + 1) : 0;
+      largest = std::max(largest, number);
+    }
+    all = std::min(all * largest, kRepeatsMax + 1);
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -19,6 +39,9 @@ Result<Rename> Rename::compile(const std::string& pattern, const std::string& re
   if (pattern.empty() || pattern.size() > kPatternMax || replacement.size() > kPatternMax)
     return fail(ErrorCode::InvalidArgument,
                 "a pattern has 1 to " + std::to_string(kPatternMax) + " bytes, and so has a replacement");
+  if (repeats_of(pattern) > kRepeatsMax)
+    return fail(ErrorCode::InvalidArgument,
+                "'" + pattern + "' repeats something more than " + std::to_string(kRepeatsMax) + " times");
   try {
     return Rename(std::make_shared<const Compiled>(Compiled{std::regex(pattern), replacement}));
   } catch (const std::regex_error&) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "data/safetensors.h"
@@ -229,12 +230,9 @@ Status check_places(std::vector<PlacedTensor>& tensors, uint64_t size) {
   if (end != size)
     return damaged("no tensor has the last " + std::to_string(size - end) + " bytes: it was cut off or " +
                    "something was added");
-  std::vector<std::string_view> names;
-  names.reserve(tensors.size());
-  for (const PlacedTensor& tensor : tensors) names.push_back(tensor.name);
-  std::sort(names.begin(), names.end());
-  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return damaged("it has two tensors " + in_quotes(*twice));
+  std::unordered_set<std::string_view> names(tensors.size());
+  for (const PlacedTensor& tensor : tensors)
+    if (!names.insert(tensor.name).second) return damaged("it has two tensors " + in_quotes(tensor.name));
   return {};
 }
 

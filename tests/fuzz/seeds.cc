@@ -311,6 +311,10 @@ optimizer: &o {type: sgd, learning_rate: 0.1, momentum: 0.9, nesterov: true}
   seeds.add("predict",
             joined({number(0, 1), bytes_of(R"({model: m.onnx, task: predict, inputs: {x: x}, batch_size: 8,
   data: {predict: {type: npz, path: "p.npz"}}, output: out.npz})")}));
+  seeds.add("init",
+            joined({number(0, 1), bytes_of(R"({model: m.onnx, task: predict, inputs: {x: x}, batch_size: 8,
+  data: {predict: {type: npz, path: "p.npz"}}, output: out.npz, init: {path: w.safetensors,
+  rename: {"^a\\.(\\w+)[^b]{2,30}": "$1"}, transpose: ["*.w"], ignore: [a], keep: [b], partial: true}})")}));
   seeds.add(
       "bomb",
       joined(
