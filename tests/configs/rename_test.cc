@@ -64,7 +64,7 @@ TEST(Rename, AJobHasRulesInTheirOrder) {
   EXPECT_FALSE(job->init->partial);
   EXPECT_EQ(parse("w.safetensors")->init->file, "f/w.safetensors");
   for (const auto& [init, words] : std::vector<std::pair<std::string, std::string>>{
-           {"{rename: {a: b}}", "needs `path`"},
+           {"{rename: {a: b}}", "`init.path` is missing"},
            {"{path: w, rename: [a]}", "must be a map"},
            {"{path: w, rename: {a: [b]}}", "must be a text"},
            {"{path: w, rename: {\"(\": b}}", "is no regular expression"},
