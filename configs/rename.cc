@@ -8,7 +8,9 @@
 namespace weft::configs {
 namespace {
 
-// The library goes one call deeper with each letter of either.
+// The library's executor that takes time in proportion to pattern times name times its length: the usual one
+// may take for ever with nested repeats. It knows no references back.
+constexpr auto kBounded = std::regex_constants::ECMAScript | std::regex_constants::__polynomial;
 constexpr size_t kPatternMax = 256, kRenamedMax = 1024;
 constexpr uint64_t kRepeatsMax = 1000;  // by all braces together
 
@@ -43,12 +45,12 @@ Result<Rename> Rename::compile(const std::string& pattern, const std::string& re
     return fail(ErrorCode::InvalidArgument,
                 "'" + pattern + "' repeats something more than " + std::to_string(kRepeatsMax) + " times");
   try {
-    return Rename(std::make_shared<const Compiled>(Compiled{std::regex(pattern), replacement}));
+    return Rename(std::make_shared<const Compiled>(Compiled{std::regex(pattern, kBounded), replacement}));
   } catch (const std::regex_error&) {
     return fail(ErrorCode::InvalidArgument,
                 "'" + pattern +
                     "' is no regular expression; a letter with a meaning, as a bracket, wants a "
-                    "backslash before it");
+                    "backslash before it, and a pattern cannot refer back to its own groups");
   }
 }
 

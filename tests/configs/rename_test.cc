@@ -27,7 +27,7 @@ TEST(Rename, WhatIsNoPatternIsRefused) {
   for (const std::string& pattern :
        {std::string(), std::string("("), std::string("[a"), std::string("*"), std::string("a{2"),
         std::string(257, 'a'), std::string("(a?){90000}"), std::string("((a?){99}){99}"),
-        std::string("a{99999999999999999999}"), std::string("\\")})
+        std::string("a{99999999999999999999}"), std::string("\\"), std::string("(a)\\1")})
     EXPECT_EQ(Rename::compile(pattern, "").error().code, ErrorCode::InvalidArgument) << pattern;
 }
 
@@ -38,6 +38,8 @@ TEST(Rename, DeepPatternsAndLongNamesAreNoProblem) {
   const std::string name(1024, 'a');
   EXPECT_EQ(renamed("(a|b)*c", "", name), name);
   EXPECT_EQ(renamed("(a?){900}", "", name), "");
+  EXPECT_EQ(renamed("(a*)*b", "", name), name) << "not in as many ways as there are";
+  EXPECT_EQ(renamed("(a+a+)+b", "", name), name);
   std::string classes;
   while (classes.size() < 250) classes += "[^x]";
   EXPECT_EQ(renamed(classes, "", name).size(), 1024u - 1024u / 63u * 63u);
