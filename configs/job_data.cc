@@ -254,10 +254,19 @@ data::ImagesSpec read_images(MapReader& reader, const PathRules& rules) {
   return spec;
 }
 
-data::TextSpec read_text(MapReader& reader, const PathRules& rules) {
+data::TextSpec read_text(MapReader& reader, const PathRules& rules, bool of_tokens) {
   data::TextSpec spec;
-  spec.path = read_file_path(reader, "path", "name the text file", rules);
-  const Node* length = reader.require("sequence_length", "say how many bytes a sample has, as 128");
+  spec.path =
+      read_file_path(reader, "path", of_tokens ? "name the file of tokens" : "name the text file", rules);
+  if (of_tokens) {
+    static constexpr Choice<uint32_t> kTypes[] = {{"uint16", 2}, {"uint32", 4}};
+    spec.token_bytes = 2;
+    if (const Node* dtype = reader.take("dtype"))
+      spec.token_bytes = reader.choice(dtype, "dtype", kTypes).value_or(2);
+  }
+  const Node* length =
+      reader.require("sequence_length", of_tokens ? "say how many tokens a sample has, as 1024"
+                                                  : "say how many bytes a sample has, as 128");
   if (length)
     spec.sequence_length = static_cast<int64_t>(
         reader.parse_count(*length, "sequence_length", 1, static_cast<uint64_t>(data::kSequenceLengthMax))
@@ -354,11 +363,12 @@ void check_kinds(const Node& type, const data::DataSpec& spec, MapReader& reader
 
 std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
                                              const PathRules& rules, Problems& problems) {
-  enum class Type { Idx, Npz, Text, Npy, Csv, Images };
-  static constexpr Choice<Type> kTypes[] = {{"idx", Type::Idx}, {"npz", Type::Npz}, {"text", Type::Text},
-                                            {"npy", Type::Npy}, {"csv", Type::Csv}, {"images", Type::Images}};
+  enum class Type { Idx, Npz, Text, Tokens, Npy, Csv, Images };
+  static constexpr Choice<Type> kTypes[] = {
+      {"idx", Type::Idx}, {"npz", Type::Npz}, {"text", Type::Text},    {"tokens", Type::Tokens},
+      {"npy", Type::Npy}, {"csv", Type::Csv}, {"images", Type::Images}};
   MapReader reader(node, path, problems);
-  const Node* named = reader.require("type", "say images, csv, npy, npz, idx or text");
+  const Node* named = reader.require("type", "say images, csv, npy, npz, idx, text or tokens");
   if (named != nullptr && is_refused_type(*named, reader)) return std::nullopt;
   const auto type = reader.choice(named, "type", kTypes);
   if (!type) return std::nullopt;
@@ -371,7 +381,10 @@ std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string
       spec = read_npz(reader, rules, problems);
       break;
     case Type::Text:
-      spec = read_text(reader, rules);
+      spec = read_text(reader, rules, /*of_tokens=*/false);
+      break;
+    case Type::Tokens:
+      spec = read_text(reader, rules, /*of_tokens=*/true);
       break;
     case Type::Npy:
       spec = read_npy(reader, rules, problems);

@@ -23,11 +23,14 @@ constexpr JobKey kData[] = {
          "`images`: photos in a folder for each class, or named by a table. `csv`: a table with a header. "
          "`npy`: an array a file, as `np.save` writes it. `npz`: arrays as `np.savez` writes them. Arrays "
          "have their samples on the first axis. `idx`: images and labels as MNIST has them, also gzipped. "
-         "`text`: the bytes of a file as tokens. SET stands for `train`, `test` or `predict`. "
+         "`text`: the bytes of a file as tokens. `tokens`: what a tokenizer made of a text before, as "
+         "nanoGPT's "
+         "and llm.c's .bin files or a .npy array have it. SET stands for `train`, `test` or `predict`. "
          "[DATA.md](DATA.md) says what is taken and what is refused.",
      .example = "data: {train: {type: idx, images: images.gz, labels: labels.gz}}"},
     {.path = "data.SET.path",
-     .meaning = "`npz`, `csv` and `text`: the file. `images`: the folder, or a table with the columns `path` "
+     .meaning = "`npz`, `csv`, `text` and `tokens`: the file. `images`: the folder, or a table with the "
+                "columns `path` "
                 "and `label`.",
      .example = "data: {train: {type: npz, path: train.npz}}"},
     {.path = "data.SET.arrays",
@@ -137,11 +140,17 @@ constexpr JobKey kData[] = {
                 "decimal: \",\"}}",
      .otherwise = "\".\"",
      .takes = "`.` or `,`"},
+    {.path = "data.SET.dtype",
+     .meaning = "`tokens`: what a token is in the file, little-endian.",
+     .example = "data: {train: {type: tokens, path: train.bin, dtype: uint32, sequence_length: 1024}}",
+     .otherwise = "uint16",
+     .takes = "`uint16` or `uint32`"},
     {.path = "data.SET.sequence_length",
-     .meaning = "`text`: how many bytes a sample has.",
+     .meaning = "`text` and `tokens`: how many tokens a sample has; of `text`, bytes.",
      .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128}}"},
     {.path = "data.SET.validation",
-     .meaning = "`text`: which part of the end of the file is kept from training, and evaluated on.",
+     .meaning =
+         "`text` and `tokens`: which part of the end of the file is kept from training, and evaluated on.",
      .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128, validation: 0.1}}",
      .otherwise = "0"},
     {.path = "shuffle",

@@ -86,14 +86,16 @@ struct ImagesSpec {
   uint32_t kept() const;
 };
 
-// The bytes of a file as tokens. The last `validation` of the file (a fraction, in [0, 1)) is kept from
-// training: part says which of the two pieces this data set is.
+// The bytes of a file as tokens, or whole numbers that a tokenizer made of a text before. The last
+// `validation` of the file (a fraction, in [0, 1)) is kept from training: part says which of the two pieces
+// this data set is.
 struct TextSpec {
   enum class Part : uint8_t { Training, Validation };
   std::filesystem::path path;
   int64_t sequence_length = 0;
   double validation = 0;
   Part part = Part::Training;
+  uint32_t token_bytes = 1;  // 2, 4: of an unsigned whole number, little-endian
 };
 
 using DataSpec = std::variant<IdxSpec, NpzSpec, TextSpec, NpySpec, CsvSpec, ImagesSpec>;

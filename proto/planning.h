@@ -57,6 +57,7 @@ struct DataSource {
   std::string labels{};  // idx
   double scale = 1, mean = 0, deviation = 1;
   int64_t sequence_length = 0;  // text
+  uint32_t token_bytes = 1;     // text: 1, 2 or 4
   double validation = 0;
   bool is_validation = false;
   std::vector<std::string> columns{};         // npz: those that are read

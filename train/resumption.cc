@@ -78,6 +78,7 @@ void add_reading(const data::DataSpec& spec, std::map<std::string, std::string>&
   } else if (const auto* text = std::get_if<data::TextSpec>(&spec)) {
     values["data.train.sequence_length"] = std::to_string(text->sequence_length);
     values["data.train.validation"] = text_of(text->validation);
+    if (text->token_bytes > 1) values["data.train.dtype"] = "uint" + std::to_string(8 * text->token_bytes);
   } else if (const auto* images = std::get_if<data::ImagesSpec>(&spec)) {
     values["data.train.size"] = std::to_string(images->size);
     values["data.train.resize"] = std::to_string(images->kept());

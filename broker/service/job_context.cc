@@ -44,6 +44,7 @@ proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) 
           return {.format = proto::DataFormat::Text,
                   .path = name(from.path),
                   .sequence_length = from.sequence_length,
+                  .token_bytes = from.token_bytes,
                   .validation = from.validation,
                   .is_validation = from.part == data::TextSpec::Part::Validation};
         else

@@ -36,7 +36,8 @@ Result<data::DataSpec> data_of(const proto::DataSource& source, const std::files
       .path = path,
       .sequence_length = source.sequence_length,
       .validation = source.validation,
-      .part = source.is_validation ? data::TextSpec::Part::Validation : data::TextSpec::Part::Training};
+      .part = source.is_validation ? data::TextSpec::Part::Validation : data::TextSpec::Part::Training,
+      .token_bytes = source.token_bytes};
 }
 
 }  // namespace

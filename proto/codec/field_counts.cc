@@ -100,7 +100,7 @@ static_assert(has_fields<plan::DeviceView, 12>);
 static_assert(has_fields<plan::LinkView, 3>);
 static_assert(has_fields<PlanQuestion, 10>);
 static_assert(has_fields<ColumnTransform, 6>);
-static_assert(has_fields<DataSource, 11>);
+static_assert(has_fields<DataSource, 12>);
 static_assert(has_fields<InputFeed, 3>);
 static_assert(has_fields<InputBounds, 4>);
 static_assert(has_fields<StepDivisor, 4>);

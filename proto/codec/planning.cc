@@ -203,6 +203,7 @@ void put(const DataSource& from, wire::DataSource& to) {
   to.set_mean(from.mean);
   to.set_deviation(from.deviation);
   to.set_sequence_length(from.sequence_length);
+  to.set_token_bytes(from.token_bytes);
   to.set_validation(from.validation);
   to.set_is_validation(from.is_validation);
   for (const std::string& column : from.columns) to.add_columns(column);
@@ -218,6 +219,9 @@ Status get(const wire::DataSource& from, DataSource& to) {
   read.finite(from.deviation(), to.deviation, "deviation");
   read.require(from.deviation() != 0, "deviation", "zero");
   to.sequence_length = from.sequence_length();
+  to.token_bytes = std::max(from.token_bytes(), 1u);
+  read.require(to.token_bytes == 1 || to.token_bytes == 2 || to.token_bytes == 4, "token_bytes",
+               "not 1, 2 or 4");
   read.not_negative(from.validation(), to.validation, "validation");
   read.require(from.validation() < 1, "validation", "1 or more");
   to.is_validation = from.is_validation();

@@ -113,7 +113,8 @@ void describe(std::ostream& out, const std::optional<data::DataSpec>& spec) {
     out << idx->images << idx->labels << idx->scale << ' ' << idx->mean << ' ' << idx->deviation;
   if (const auto* npz = std::get_if<data::NpzSpec>(&*spec)) out << npz->path << npz->columns.size();
   if (const auto* text = std::get_if<data::TextSpec>(&*spec))
-    out << text->path << text->sequence_length << ' ' << text->validation << static_cast<int>(text->part);
+    out << text->path << text->sequence_length << ' ' << text->validation << static_cast<int>(text->part)
+        << text->token_bytes;
   if (const auto* csv = std::get_if<data::CsvSpec>(&*spec))
     out << csv->path << csv->separator << csv->decimal << csv->columns.size() << csv->transforms.size();
   if (const auto* npy = std::get_if<data::NpySpec>(&*spec))

@@ -66,6 +66,7 @@ proto::PlanAnswer answer_of(Rng& rng) {
   program.data = {.format = proto::DataFormat::Text,
                   .path = "data/test/text",
                   .sequence_length = 128,
+                  .token_bytes = 4,
                   .validation = 0.25,
                   .is_validation = true,
                   .columns = {"image", "label"},
