@@ -33,6 +33,8 @@ struct TensorState {
   uint64_t slots[2] = {0, 0};  // zero at the start
   bool operator==(const TensorState&) const = default;
 };
+// Of a replica with local steps, in place of the step.
+inline uint64_t number_of_local_update(uint64_t update, uint64_t scheduled) { return mix(update, scheduled); }
 TensorState updated(const TensorState& before, uint32_t slot_count, uint64_t gradient, double norm,
                     uint64_t step);
 

@@ -63,6 +63,7 @@ Result<broker::Reconsidered::Other> BrokerPlanner::compare(uint32_t index, const
   WEFT_TRY(const auto other, plan_run(specs_[index], request.request, secret, rate, turn));
   broker::Reconsidered::Other compared{.as_it_is = seconds(2), .as_planned = seconds(2), .peers = {}};
   if (moves_by_chance_ && turn % 3 != 0) compared.as_planned = milliseconds(20);
+  if (other->local_steps) compared.replicas = other->local_steps->terms.count;
   for (const auto& stage : other->stages) compared.peers.push_back(stage.peer);
   return compared;
 }

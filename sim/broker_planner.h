@@ -6,7 +6,7 @@
 
 #include "broker/events.h"
 #include "sim/disk.h"
-#include "sim/model.h"
+#include "sim/plans.h"
 #include "sim/world.h"
 
 namespace weft::sim {

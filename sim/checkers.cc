@@ -41,7 +41,27 @@ uint64_t Checkers::step_of(proto::JobNumber job) const {
   return at == jobs_.end() ? 0 : at->second.committed;
 }
 
-void Checkers::expect_only_restarts(bool only) { only_restarts_ = only; }
+// Runs that have left somebody out by then are about to be planned anew.
+void Checkers::expect_only_restarts(bool only) {
+  only_restarts_ = only;
+  for (auto& [number, job] : jobs_)
+    job.for_speed = job.for_speed || (only && job.replicas && job.replicas->leaves_out());
+}
+
+ReplicaLaws::Counts Checkers::replica_counts() const {
+  ReplicaLaws::Counts sum;
+  for (const auto& [number, job] : jobs_) {
+    if (!job.replicas) continue;
+    const ReplicaLaws::Counts& counts = job.replicas->counts();
+    sum.agreements += counts.agreements;
+    sum.left_out += counts.left_out;
+    sum.given_again += counts.given_again;
+    sum.grown += counts.grown;
+    sum.shrunk += counts.shrunk;
+    sum.inherited += counts.inherited;
+  }
+  return sum;
+}
 
 void Checkers::on_durable(std::span<const broker::Record> records) {
   for (const broker::Record& record : records)
@@ -50,8 +70,10 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
                    [&](const broker::JobSubmitted& r) {
                      world_.note(What::Record, 1, r.job);
                      if (jobs_.contains(r.job)) return fail(r.job, "its number was used before");
-                     jobs_[r.job].spec =
-                         static_cast<uint32_t>(std::strtoul(r.submission->job.c_str(), nullptr, 10));
+                     Job& job = jobs_[r.job];
+                     job.spec = static_cast<uint32_t>(std::strtoul(r.submission->job.c_str(), nullptr, 10));
+                     if (const JobSpec& spec = specs_[job.spec]; spec.has_replicas())
+                       job.replicas = std::make_unique<ReplicaLaws>(spec);
                    },
                    [&](const broker::JobChanged& r) { on_changed(r); },
                    [&](const broker::CheckpointCommitted& r) {
@@ -83,7 +105,7 @@ void Checkers::on_changed(const broker::JobChanged& r) {
   if (job.ended && r.state < JobState::Finished) fail(r.job, "it goes on after its end");
   job.ended = r.state >= JobState::Finished;
   if (r.state == JobState::Running) job.for_speed = false;
-  for (const char* reason : {"planned anew", "slower than promised"})
+  for (const char* reason : {"planned anew", "slower than promised", "without those that were lost"})
     job.for_speed |= r.reason.find(reason) != std::string::npos;
   // Nobody can tell a broker that faults ended twice from one that planning did.
   const bool is_unlucky =
@@ -115,6 +137,7 @@ void Checkers::on_run(const broker::RunStarted& r) {
          "plan version " + number(r.plan_version) + " began after version " + number(job.command_plan));
   job.command_plan = r.plan_version;
   job.command = 0;
+  if (job.replicas) fail_if(r.job, job.replicas->on_run(*r.plan, r.plan_version));
   ++counts_.plans;
 }
 
@@ -127,7 +150,10 @@ void Checkers::on_command(const broker::CommandIssued& r) {
   if (r.command.sequence != job.command + 1)
     fail(r.job, "command " + number(r.command.sequence) + " after " + number(job.command));
   job.command = r.command.sequence;
-  if (r.command.committed > job.committed)
+  if (job.replicas) fail_if(r.job, job.replicas->on_command(r.command));
+  if (r.command.kind == proto::CommandKind::LeaveOut && only_restarts_ && !job.for_speed)
+    fail(r.job, "a replica is left out, although only the broker was restarted");
+  if ((job.replicas ? job.replicas->made(r.command.committed) : r.command.committed) > job.committed)
     fail(r.job, "a command calls step " + number(r.command.committed) + " committed before its event");
   if (store_.state().jobs.at(r.job).script.size() > script_max_ + kBorderCommands)
     fail(r.job, "its script has " + number(store_.state().jobs.at(r.job).script.size()) +
@@ -136,35 +162,63 @@ void Checkers::on_command(const broker::CommandIssued& r) {
 
 void Checkers::on_event(const proto::JobEvent& event) {
   Job& job = jobs_[event.job];
-  const JobSpec& spec = specs_[job.spec];
   if (event.sequence != job.last_event + 1)
     fail(event.job, "event " + number(event.sequence) + " after event " + number(job.last_event));
   job.last_event = event.sequence;
   if (world_.traces() && !event.text.empty()) world_.say("job " + number(event.job) + ": " + event.text);
-  if (event.kind == JobEventKind::Step) {
-    ++counts_.steps;
-    if (event.step != job.committed + 1)
-      return fail(event.job,
-                  "step " + number(event.step) + " was committed after step " + number(job.committed));
-    job.committed = event.step;
-    const Alone::Step& expected = alone(event.job).after(event.step);
-    if (event.loss != expected.loss)
-      fail(event.job, "the loss of step " + number(event.step) + " is " + std::to_string(event.loss) +
-                          ", alone it is " + std::to_string(expected.loss));
-    if (event.gradient_norm != expected.norm)
-      fail(event.job, "the gradient norm of step " + number(event.step) + " is another than alone");
-    if (event.samples != event.step * spec.microbatches * spec.microbatch_size)
-      fail(event.job,
-           "after step " + number(event.step) + " the ledger stands at sample " + number(event.samples));
-  }
-  if (event.kind == JobEventKind::Evaluation) {
-    if (event.step <= job.evaluated) fail(event.job, "step " + number(event.step) + " was evaluated twice");
-    job.evaluated = event.step;
-    if (event.metrics != alone(event.job).evaluation(event.step))
-      fail(event.job, "the evaluation after step " + number(event.step) + " is another than alone");
-  }
+  if (event.kind == JobEventKind::Plan && job.replicas) job.replicas->on_plan(event);
+  if (event.kind == JobEventKind::Step) on_training_step(job, event);
+  if (event.kind == JobEventKind::Evaluation) on_evaluation(job, event);
   if (event.kind == JobEventKind::Notice && event.text.find("no progress") != std::string::npos)
     world_.note(What::User, 0, 99, event.job);
+}
+
+void Checkers::on_training_step(Job& job, const proto::JobEvent& event) {
+  const JobSpec& spec = specs_[job.spec];
+  ++counts_.steps;
+  // Replicas make several at once.
+  if (job.replicas ? event.step <= job.committed : event.step != job.committed + 1)
+    return fail(event.job,
+                "step " + number(event.step) + " was committed after step " + number(job.committed));
+  job.committed = event.step;
+  if (event.samples != event.step * spec.microbatches * spec.microbatch_size)
+    fail(event.job,
+         "after step " + number(event.step) + " the ledger stands at sample " + number(event.samples));
+  if (job.replicas) return fail_if(event.job, job.replicas->on_step(event));
+  const Alone::Step& expected = alone(event.job).after(event.step);
+  if (event.loss != expected.loss)
+    fail(event.job, "the loss of step " + number(event.step) + " is " + std::to_string(event.loss) +
+                        ", alone it is " + std::to_string(expected.loss));
+  if (event.gradient_norm != expected.norm)
+    fail(event.job, "the gradient norm of step " + number(event.step) + " is another than alone");
+}
+
+void Checkers::on_evaluation(Job& job, const proto::JobEvent& event) {
+  if (event.step <= job.evaluated) fail(event.job, "step " + number(event.step) + " was evaluated twice");
+  job.evaluated = event.step;
+  if (job.replicas) return fail_if(event.job, job.replicas->on_evaluation(event));
+  if (event.metrics != alone(event.job).evaluation(event.step))
+    fail(event.job, "the evaluation after step " + number(event.step) + " is another than alone");
+}
+
+void Checkers::on_agreed(const proto::AssignStage& assignment, uint64_t step, const HashRunner& runner) {
+  const auto job = jobs_.find(assignment.run);
+  if (job == jobs_.end() || !job->second.replicas || runner.agreement() == nullptr) return;
+  std::map<uint32_t, uint64_t> weights;
+  for (const HashRunner::Named& named : runner.state())
+    for (const peer::AgreedWeight& weight : runner.agreement()->weights())
+      if (named.key == weight.key) weights[weight.tensor->number] = named.value;
+  job->second.replicas->on_agreed(assignment, step, weights);
+}
+
+void Checkers::on_refused(const PeerId& peer, const proto::DifferenceRefused& refused) {
+  ++counts_.differences_refused;
+  if (liars_.contains(peer)) return;
+  const auto job = jobs_.find(refused.run);
+  if (job == jobs_.end()) return;
+  for (const auto& [seat, owner] : job->second.owners[refused.plan_version])
+    if (seat.replica == refused.replica && liars_.contains(owner)) return;
+  fail(refused.run, "what replica " + number(refused.replica + 1) + " sent was refused, and it is honest");
 }
 
 void Checkers::check_tensors(Job& job, proto::JobNumber job_number, uint64_t step,
@@ -196,14 +250,17 @@ void Checkers::check_tensors(Job& job, proto::JobNumber job_number, uint64_t ste
 void Checkers::on_checkpoint(const broker::CheckpointCommitted& checkpoint) {
   Job& job = jobs_[checkpoint.job];
   ++counts_.checkpoints;
-  job.checkpointed = checkpoint.step;
-  if (checkpoint.step > job.committed)
-    fail(checkpoint.job, "a checkpoint of step " + number(checkpoint.step) + ", which is not committed");
+  job.checkpointed = checkpoint.made();
+  if (checkpoint.made() > job.committed)
+    fail(checkpoint.job, "a checkpoint of step " + number(checkpoint.made()) + ", which is not committed");
   const size_t wanted = size_t{specs_[job.spec].layers} * (1 + specs_[job.spec].slots);
-  if (checkpoint.tensors.size() != wanted)
+  if (job.replicas)
+    fail_if(checkpoint.job, job.replicas->on_checkpoint(checkpoint));
+  else if (checkpoint.tensors.size() != wanted)
     fail(checkpoint.job, "the checkpoint of step " + number(checkpoint.step) + " has " +
                              number(checkpoint.tensors.size()) + " tensors, the model " + number(wanted));
-  check_tensors(job, checkpoint.job, checkpoint.step, checkpoint.tensors, "the checkpoint");
+  if (!job.replicas)
+    check_tensors(job, checkpoint.job, checkpoint.step, checkpoint.tensors, "the checkpoint");
   for (const auto& tensor : checkpoint.tensors)
     if (!blobs_.has_durable(tensor.sha256))
       fail(checkpoint.job, "the checkpoint of step " + number(checkpoint.step) +
@@ -223,6 +280,7 @@ void Checkers::on_result(proto::JobNumber job_number, const proto::JobResult& re
                          number(job.committed) + " of " + number(spec.steps));
   if (result.tensors.size() != spec.layers)
     fail(job_number, "its result has " + number(result.tensors.size()) + " tensors");
+  if (job.replicas) return fail_if(job_number, job.replicas->on_result(result));
   check_tensors(job, job_number, result.step, result.tensors, "the result");
 }
 
@@ -263,29 +321,43 @@ void Checkers::on_accepted(proto::JobNumber job) {
   at->second.accepted = true;
 }
 
+void Checkers::on_assigned(const PeerId& peer, uint64_t connection, const proto::AssignStage& m) {
+  Job& job = jobs_[m.run];
+  if (m.plan_version < job.plan)
+    return fail(m.run, "a stage of plan version " + number(m.plan_version) + " after one of version " +
+                           number(job.plan));
+  if (m.plan_version > job.plan && job.plan != 0) {
+    ++counts_.recoveries;
+    if (only_restarts_ && !job.for_speed)
+      fail(m.run, "a new plan, although only the broker was restarted");
+  }
+  job.plan = m.plan_version;
+  const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.seat, peer);
+  if (!is_new && owner->second != peer)
+    fail(m.run, plan::to_string(m.seat) + " of plan version " + number(m.plan_version) + " has two owners");
+  if (const auto wrong = sent_.on_assigned(peer, connection, m)) fail(m.run, *wrong);
+  const uint64_t begins = m.local && m.after_step > m.local->steps.begun_after
+                              ? steps_after(m.local->steps, m.after_step)
+                              : m.after_step;
+  if (!liars_.empty() && begins < job.checkpointed)
+    fail(m.run, "it goes back to step " + number(begins) + ", although it has a checkpoint of step " +
+                    number(job.checkpointed));
+  if (job.replicas) return fail_if(m.run, job.replicas->on_assigned(m));
+  check_tensors(job, m.run, m.after_step, m.tensors, "an assignment");
+}
+
+void Checkers::check_command_sent(uint64_t connection, const proto::Command& m) {
+  const SentStages::Judged judged = sent_.on_command(connection, m);
+  if (judged.complaint) fail(m.run, *judged.complaint);
+  if (!judged.has_stage) return;
+  const Job& job = jobs_[m.run];
+  if (m.plan_version != job.command_plan || m.sequence > job.command)
+    fail(m.run, "command " + number(m.sequence) + " was sent before it was durable");
+}
+
 void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Message& message) {
   std::visit(Overloaded{
-                 [&](const proto::AssignStage& m) {
-                   Job& job = jobs_[m.run];
-                   if (m.plan_version < job.plan)
-                     return fail(m.run, "a stage of plan version " + number(m.plan_version) +
-                                            " after one of version " + number(job.plan));
-                   if (m.plan_version > job.plan && job.plan != 0) {
-                     ++counts_.recoveries;
-                     if (only_restarts_ && !job.for_speed)
-                       fail(m.run, "a new plan, although only the broker was restarted");
-                   }
-                   job.plan = m.plan_version;
-                   const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.seat, peer);
-                   if (!is_new && owner->second != peer)
-                     fail(m.run, plan::to_string(m.seat) + " of plan version " + number(m.plan_version) +
-                                     " has two owners");
-                   if (const auto wrong = sent_.on_assigned(peer, connection, m)) fail(m.run, *wrong);
-                   if (liars_ && m.after_step < job.checkpointed)
-                     fail(m.run, "it goes back to step " + number(m.after_step) +
-                                     ", although it has a checkpoint of step " + number(job.checkpointed));
-                   check_tensors(job, m.run, m.after_step, m.tensors, "an assignment");
-                 },
+                 [&](const proto::AssignStage& m) { on_assigned(peer, connection, m); },
                  [&](const proto::ReleaseStage& m) { sent_.on_released(peer, m); },
                  [&](const proto::ResumeStage& m) {
                    ++counts_.resumed;
@@ -295,19 +367,12 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                                      " is resumed, the newest is " + number(job.plan));
                    sent_.on_resumed(peer, connection, m);
                  },
-                 [&](const proto::Command& m) {
-                   const SentStages::Judged judged = sent_.on_command(connection, m);
-                   if (judged.complaint) fail(m.run, *judged.complaint);
-                   if (!judged.has_stage) return;
-                   const Job& job = jobs_[m.run];
-                   if (m.plan_version != job.command_plan || m.sequence > job.command)
-                     fail(m.run, "command " + number(m.sequence) + " was sent before it was durable");
-                 },
+                 [&](const proto::Command& m) { check_command_sent(connection, m); },
                  [&](const proto::StandBy& m) {
                    // What a stage offers itself is tried, and believed once somebody has it.
-                   const bool is_offered = liars_ && !m.sources.empty();
-                   if (!m.tensors.empty() && !is_offered)
-                     check_tensors(jobs_[m.run], m.run, m.step, m.tensors, "what a stand-by fetches");
+                   const bool is_offered = !liars_.empty() && !m.sources.empty();
+                   if (Job& job = jobs_[m.run]; !m.tensors.empty() && !is_offered && !job.replicas)
+                     check_tensors(job, m.run, m.step, m.tensors, "what a stand-by fetches");
                  },
                  [&](const proto::Refusal&) { ++counts_.refused; },
                  [](const auto&) {},
@@ -327,6 +392,8 @@ void Checkers::on_peers_published(const proto::PeerList& list, Duration lease) {
 
 void Checkers::on_stage_loaded(const proto::AssignStage& assignment) {
   if (!jobs_.contains(assignment.run)) return;
+  if (ReplicaLaws* replicas = jobs_[assignment.run].replicas.get())
+    return fail_if(assignment.run, replicas->on_loaded(assignment));
   check_tensors(jobs_[assignment.run], assignment.run, assignment.after_step, assignment.tensors, "a stage");
 }
 
@@ -349,7 +416,8 @@ void Checkers::on_peer_memory(size_t blobs) {
   if (peer_blobs_max_ == 0) {
     size_t tensors = 0;
     for (const JobSpec& spec : specs_)
-      tensors = std::max(tensors, size_t{spec.layers} * (1 + spec.slots) + spec.forward_microbatches);
+      tensors = std::max(tensors, size_t{spec.layers} * (1 + spec.slots + (spec.has_replicas() ? 3 : 0)) +
+                                      spec.forward_microbatches);
     peer_blobs_max_ = 12 * tensors;
   }
   if (blobs > peer_blobs_max_) world_.fail("a peer holds " + number(blobs) + " blobs");

@@ -11,6 +11,8 @@
 #include "broker/records.h"
 #include "sim/disk.h"
 #include "sim/model.h"
+#include "sim/replica_laws.h"
+#include "sim/runner.h"
 #include "sim/sent_stages.h"
 #include "sim/world.h"
 
@@ -40,16 +42,21 @@ class Checkers {
   // A peer says how a step's time went.
   void on_step_report(const proto::StepReport& report);
   void on_peer_memory(size_t blobs);
+  // A stage of a replica has agreed with those of the others.
+  void on_agreed(const proto::AssignStage& assignment, uint64_t step, const HashRunner& runner);
+  // A peer refuses to add up what a replica sent: one of that is a liar, or it is one itself.
+  void on_refused(const PeerId& peer, const proto::DifferenceRefused& refused);
   // Until then broker restarts are the only faults: no run may lose its plan.
   void expect_only_restarts(bool only);
   // Some peers lie: no run may lose more by that than what was done since its last checkpoint.
-  void expect_liars(bool liars) { liars_ = liars; }
+  void expect_liars(std::set<PeerId> liars) { liars_ = std::move(liars); }
 
   struct Counts {
     uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0, waits = 0,
-             refused = 0;
+             refused = 0, differences_refused = 0;
   };
   const Counts& counts() const { return counts_; }
+  ReplicaLaws::Counts replica_counts() const;  // of all jobs
   // Committed so far.
   uint64_t step_of(proto::JobNumber job) const;
   bool only_restarts() const { return only_restarts_; }
@@ -58,6 +65,7 @@ class Checkers {
   struct Job {
     uint32_t spec = 0;
     std::unique_ptr<Alone> alone;
+    std::unique_ptr<ReplicaLaws> replicas;  // of one that has some
     uint64_t last_event = 0, committed = 0, evaluated = 0, checkpointed = 0;
     std::map<proto::PlanVersion, std::map<plan::Seat, PeerId>> owners;
     proto::PlanVersion plan = 0, command_plan = 0;
@@ -77,7 +85,14 @@ class Checkers {
   void check_tensors(Job& job, proto::JobNumber number, uint64_t step,
                      std::span<const proto::TensorReference> tensors, const char* where);
   void check_stored(proto::JobNumber number, const broker::StoredJob& stored);
+  void on_training_step(Job& job, const proto::JobEvent& event);
+  void on_evaluation(Job& job, const proto::JobEvent& event);
+  void on_assigned(const PeerId& peer, uint64_t connection, const proto::AssignStage& m);
+  void check_command_sent(uint64_t connection, const proto::Command& m);
   void fail(proto::JobNumber job, const std::string& what);
+  void fail_if(proto::JobNumber job, const ReplicaLaws::Complaint& complaint) {
+    if (complaint) fail(job, *complaint);
+  }
 
   size_t script_max_;
   World& world_;
@@ -87,7 +102,8 @@ class Checkers {
   std::map<proto::JobNumber, Job> jobs_;
   SentStages sent_;
   Counts counts_;
-  bool only_restarts_ = false, liars_ = false;
+  bool only_restarts_ = false;
+  std::set<PeerId> liars_;
   size_t peer_blobs_max_ = 0;
 };
 

@@ -1,11 +1,15 @@
 #include "sim/faults.h"
 
+#include <array>
+
 namespace weft::sim {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Faults::Faults(Cast cast, uint64_t seed) : cast_(std::move(cast)), draw_(seed, 0x6661756c) {
+Faults::Faults(Cast cast, uint64_t seed)
+    : cast_(std::move(cast)), draw_(seed, 0x6661756c), agreements_(seed, 0x61677265) {
+  if (agreements_.one_in(2)) agreements_between_ = agreements_.between(10, 100);
   // Some kinds only, so that each is seen alone, too.
   const uint64_t share = draw_.between(1, 4);
   for (uint8_t kind = 0; kind < static_cast<uint8_t>(Fault::kCount); ++kind)
@@ -54,6 +58,18 @@ void Faults::restart_later(PeerHost& peer, Duration delay) {
 void Faults::restart_broker_later(Duration delay) {
   until(delay, [this] {
     if (!cast_.broker->alive()) cast_.broker->start();
+  });
+}
+
+void Faults::at_agreement(NodeId node) {
+  if (phase_ != 1 || agreements_between_ == 0 || !agreements_.one_in(agreements_between_)) return;
+  constexpr std::array kinds = {Fault::PeerCrash,  Fault::PeerVanish,    Fault::PeerFreeze, Fault::DeviceLost,
+                                Fault::Partition, Fault::PairPartition, Fault::Break,      Fault::BrokerCrash};
+  const Fault fault = kinds[agreements_.below(kinds.size())];
+  until(agreements_.between(Duration{}, Duration(milliseconds(500))), [this, node, fault] {
+    if (fault == Fault::BrokerCrash) return strike(fault);
+    for (auto& peer : *cast_.peers)
+      if (peer->node() == node && peer->alive()) return strike_peer(fault, *peer);
   });
 }
 

@@ -46,6 +46,8 @@ class Faults {
   Faults(Cast cast, uint64_t seed);
 
   void start();
+  // The peer begins a task of an agreement: some are lost just then.
+  void at_agreement(NodeId node);
   // From now on only the broker may be restarted.
   void restart_only();
   // No faults, and what is wrong is put right.
@@ -62,7 +64,8 @@ class Faults {
   PeerHost* any_peer();
 
   Cast cast_;
-  Draw draw_;
+  Draw draw_, agreements_;
+  uint64_t agreements_between_ = 0;  // two that somebody is lost in, on average; 0: they are spared
   std::vector<Fault> kinds_;
   Duration mean_{};
   uint64_t phase_ = 0;

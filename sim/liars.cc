@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "base/overloaded.h"
+#include "replicas/norm_guard.h"
+#include "replicas/outer_round.h"
 
 namespace weft::sim {
 
@@ -33,6 +35,10 @@ constexpr std::array kLies = {
     LieName{Lie::WithholdsTensors, "withholds-tensors", "computes, and sends nothing to its neighbours",
             false},
     LieName{Lie::RandomHashes, "random-hashes", "snapshots of tensors that nobody has", false},
+    LieName{Lie::NanDifferences, "nan-differences", "what is not finite, to replicas that agree with it", false,
+            true},
+    LieName{Lie::HugeDifferences, "huge-differences", "differences a million times as large as others'", false,
+            true},
     LieName{Lie::NanSquares, "nan-squares", "gradients that are not finite", true},
     LieName{Lie::NanTensors, "nan-tensors", "tensors that are not finite, to its neighbours", true},
     LieName{Lie::FailsForEver, "fails-for-ever", "fails a stage as if it were the job's fault", true},
@@ -55,7 +61,7 @@ std::optional<Lie> lie_named(std::string_view name) {
   return std::nullopt;
 }
 
-Liar::Liar(uint64_t seed, std::optional<Lie> only) : draw_(seed, 0x6c696172) {
+Liar::Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas) : draw_(seed, 0x6c696172) {
   seldom_ = draw_.between(1, 8);
   if (only) {
     script_ = {*only};
@@ -63,7 +69,7 @@ Liar::Liar(uint64_t seed, std::optional<Lie> only) : draw_(seed, 0x6c696172) {
   }
   std::vector<Lie> refused;
   for (const LieName& lie : kLies)
-    if (!lie.is_believed) refused.push_back(lie.lie);
+    if (!lie.is_believed && (of_replicas || !lie.is_of_replicas)) refused.push_back(lie.lie);
   for (uint64_t count = draw_.between(1, 3); count > 0; --count)
     script_.push_back(refused[draw_.below(refused.size())]);
 }
@@ -135,6 +141,20 @@ void Liar::change(proto::EvaluationReport& report) {
   if (tells(Lie::WrongCounts)) report.counted.push_back(draw_.one_in(2) ? 4 : -4);
   if (tells(Lie::ForeignLosses)) report.correct.push_back(kNan);
   if (tells(Lie::WrongNumbers) && !report.loss.empty()) report.loss.back() += 1;
+}
+
+void Liar::change(TensorPacket& packet, const proto::AssignStage& stage,
+                  const replicas::LeftOut* left_out) {
+  if (packet.header.direction != proto::Direction::Forward) return;
+  if (tells(Lie::NanDifferences)) packet.spoilt = true;
+  const replicas::LocalSteps& local = stage.local->steps;
+  const std::vector<uint64_t> steps = next_round(local.terms, packet.header.step, local.steps).steps;
+  size_t compared = 0;
+  for (uint32_t replica = 0; replica < steps.size(); ++replica)
+    compared += steps[replica] > 0 && (left_out == nullptr || !left_out->has(replica)) ? 1 : 0;
+  if (compared < replicas::kEnoughToCompare || !tells(Lie::HugeDifferences)) return;
+  packet.value = mix(packet.value, 1);
+  packet.square *= 1e12;
 }
 
 std::vector<proto::Message> Liar::say(const proto::Message& truth, const proto::AssignStage* stage) {

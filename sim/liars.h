@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "proto/messages.h"
-#include "sim/world.h"
+#include "replicas/left_out.h"
+#include "sim/network.h"
 
 namespace weft::sim {
 
@@ -35,6 +36,9 @@ enum class Lie : uint8_t {
   SilentWhenReady,
   WithholdsTensors,
   RandomHashes,
+  // Of who has a part in a replica with local steps.
+  NanDifferences,
+  HugeDifferences,
   // Believed.
   NanSquares,
   NanTensors,
@@ -45,14 +49,15 @@ struct LieName {
   Lie lie;
   std::string_view name, what;
   bool is_believed;  // a job may end by it, or end wrong, or not end
+  bool is_of_replicas = false;
 };
 std::span<const LieName> lies();
 std::optional<Lie> lie_named(std::string_view name);
 
 class Liar {
  public:
-  // Nothing: some of those that are not believed.
-  Liar(uint64_t seed, std::optional<Lie> only);
+  // Nothing: some of those that are not believed; `of_replicas`: of jobs with replicas.
+  Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas = false);
 
   // What the broker is told instead of the truth. `stage`: what the peer has; null: none.
   std::vector<proto::Message> say(const proto::Message& truth, const proto::AssignStage* stage);
@@ -61,6 +66,8 @@ class Liar {
   // Whether what it sends to its neighbours is to be spoilt, this time.
   bool spoils_tensor() { return tells(Lie::NanTensors); }
   bool withholds_tensor() { return tells(Lie::WithholdsTensors); }
+  // What it sends to replicas with which it agrees. Out of all proportion only where others can compare.
+  void change(TensorPacket& packet, const proto::AssignStage& stage, const replicas::LeftOut* left_out);
   uint64_t told() const { return told_; }  // lies
 
  private:

@@ -61,7 +61,7 @@ void LinkSet::check_all_up() {
 
 void LinkSet::act(Link& link, Machine::Effects effects) {
   for (peer::link_effects::Effect& effect : effects) {
-    if (failed_) return;
+    if (link.failed) return;
     std::visit(Overloaded{
                    [&](const peer::link_effects::Dial& e) { dial(link, e.address, e.deadline); },
                    [&](const peer::link_effects::StopDialling&) { ++link.attempt; },
@@ -94,8 +94,9 @@ void LinkSet::act(Link& link, Machine::Effects effects) {
   }
 }
 
+// The others go on: its replica may be left out.
 void LinkSet::fail(Link& link, const Error& error) {
-  failed_ = true;
+  link.failed = true;
   const plan::Seat seat = link.machine->route().seat;
   world_.note(What::LinkFailed, node_, seat.stage);
   connector_.guarded([this, seat, error] { handlers_.on_failed(seat, error); });
@@ -108,7 +109,7 @@ void LinkSet::dial(Link& link, const std::string& address, Duration deadline) {
       world_.say("peer " + std::to_string(node_) + " dialled " + plan::to_string(seat) + ": " +
                  (result ? "up" : result.error().message));
     Link& here = links_.at(seat);
-    if (here.attempt != attempt || failed_) {
+    if (here.attempt != attempt || here.failed) {
       if (result) result->close();
       return;
     }
@@ -168,7 +169,7 @@ uint64_t LinkSet::take(Link& link, const Line& line) {
 
 bool LinkSet::offer(const Line& line, const PeerId& who, const proto::LinkHello& hello) {
   const auto at = links_.find(hello.seat);
-  if (at == links_.end() || failed_ || !at->second.machine->wants(who, hello)) return false;
+  if (at == links_.end() || at->second.failed || !at->second.machine->wants(who, hello)) return false;
   Link& link = at->second;
   const uint64_t number = take(link, line);
   act(link, link.machine->on_accepted(world_.now(), number, hello));
@@ -184,7 +185,7 @@ void LinkSet::begin(Link& link, const peer::link_effects::Begin& effect) {
 }
 
 void LinkSet::on_packet(Link& link, uint64_t number, const Packet& packet) {
-  if (failed_ || !link.lines.contains(number)) return;
+  if (link.failed || !link.lines.contains(number)) return;
   link.machine->on_bytes(world_.now(), number);
   if (!packet.tensor) return act(link, link.machine->on_message(world_.now(), number, *packet.message));
   if (late_.below(3) != 0) return on_tensor(link, number, packet);
@@ -197,7 +198,7 @@ void LinkSet::on_packet(Link& link, uint64_t number, const Packet& packet) {
 }
 
 void LinkSet::on_tensor(Link& link, uint64_t number, const Packet& packet) {
-  if (failed_ || !link.machine->carries(number)) return;
+  if (link.failed || !link.machine->carries(number)) return;
   const plan::Seat seat = link.machine->route().seat;
   if (link.machine->has_received(packet.number)) {
     if (takes_again_) handlers_.on_tensor(seat, *packet.tensor, true);
@@ -217,10 +218,11 @@ void LinkSet::send_over_line(Link& link, uint64_t number, const TensorPacket& pa
 
 void LinkSet::send(plan::Seat seat, const TensorPacket& packet) {
   Link& link = links_.at(seat);
+  if (link.failed) return;
   const int64_t size = size_of(packet);
   const Status kept = link.outbox.ledger.keep(packet, static_cast<uint64_t>(size));
   if (!kept) world_.fail("a link keeps too much: " + kept.error().message);
-  if (link.carries != 0 && !failed_) send_over_line(link, link.outbox.ledger.sent() - 1, packet);
+  if (link.carries != 0) send_over_line(link, link.outbox.ledger.sent() - 1, packet);
 }
 
 void LinkSet::on_tick() {

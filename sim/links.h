@@ -57,6 +57,7 @@ class LinkSet {
     uint64_t carries = 0;            // the line that tensors go over; 0: none
     uint64_t attempt = 0, wake = 0;  // so far: what comes of older ones is dropped
     uint64_t told = 0;               // for the planted bug
+    bool failed = false;             // it was said so, and nothing comes of it any more
   };
   using Machine = peer::LinkMachine;
   void act(Link& link, Machine::Effects effects);
@@ -79,7 +80,7 @@ class LinkSet {
   Draw draw_, late_;                  // late_: of tensors
   std::map<plan::Seat, Link> links_;  // by the other seat
   uint64_t lines_ = 0;                // so far
-  bool all_up_said_ = false, failed_ = false, takes_again_ = false;
+  bool all_up_said_ = false, takes_again_ = false;
 };
 
 }  // namespace weft::sim

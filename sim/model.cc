@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <unordered_map>
 
 #include "base/check.h"
-#include "broker/place/pace.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/lower.h"
@@ -174,39 +172,42 @@ void Alone::forward(const HashProgram& program, ProgramKind kind, const State& s
 }
 
 const Alone::Step& Alone::after(uint64_t step) {
-  const HashProgram& program = *graphs_->programs.begin()->second.whole;
-  std::vector<uint64_t> values;
   while (steps_.size() <= step) {
     const uint64_t number = steps_.size();
-    Step next;
-    std::map<std::string, uint64_t> gradients;
-    double losses = 0;
-    for (uint32_t m = 0; m < job_.microbatches; ++m) {
-      forward(program, ProgramKind::Train, steps_.back().state, train_position(job_, number, m), values);
-      for (const auto& output : program.outputs()) {
-        if (output.role == OutputRole::Loss) losses += scalar_of(values[output.value]);
-        if (output.role != OutputRole::Gradient) continue;
-        uint64_t& sum = gradients[output.name];
-        sum = m == 0 ? values[output.value] : mix(sum, values[output.value]);
-      }
-    }
-    next.loss = losses / job_.microbatches;
-    double squares = 0;
-    for (const std::string& parameter : graphs_->parameters) squares += square_of(gradients.at(parameter));
-    next.norm = std::sqrt(squares) / job_.microbatches;
-    for (const std::string& parameter : graphs_->parameters)
-      next.state[parameter] = updated(steps_.back().state.at(parameter), job_.slots, gradients.at(parameter),
-                                      job_.clip_norm > 0 ? next.norm : 0, number);
-    steps_.push_back(std::move(next));
+    steps_.push_back(make_step(steps_.back().state, number, number));
   }
   return steps_[step];
 }
 
-std::map<std::string, double> Alone::evaluation(uint64_t step) {
+Alone::Step Alone::make_step(const State& before, uint64_t samples_of, uint64_t number) {
+  const HashProgram& program = *graphs_->programs.begin()->second.whole;
+  std::vector<uint64_t> values;
+  Step next;
+  std::map<std::string, uint64_t> gradients;
+  double losses = 0;
+  for (uint32_t m = 0; m < job_.microbatches; ++m) {
+    forward(program, ProgramKind::Train, before, train_position(job_, samples_of, m), values);
+    for (const auto& output : program.outputs()) {
+      if (output.role == OutputRole::Loss) losses += scalar_of(values[output.value]);
+      if (output.role != OutputRole::Gradient) continue;
+      uint64_t& sum = gradients[output.name];
+      sum = m == 0 ? values[output.value] : mix(sum, values[output.value]);
+    }
+  }
+  next.loss = losses / job_.microbatches;
+  double squares = 0;
+  for (const std::string& parameter : graphs_->parameters) squares += square_of(gradients.at(parameter));
+  next.norm = std::sqrt(squares) / job_.microbatches;
+  for (const std::string& parameter : graphs_->parameters)
+    next.state[parameter] = updated(before.at(parameter), job_.slots, gradients.at(parameter),
+                                    job_.clip_norm > 0 ? next.norm : 0, number);
+  return next;
+}
+
+std::map<std::string, double> Alone::evaluate(const State& state) {
   const HashProgram& program = *graphs_->programs.at(ProgramKind::Evaluate).whole;
   double loss = 0, correct = 0, counted = 0;
   std::vector<uint64_t> values;
-  const State& state = after(step).state;
   for (uint32_t m = 0; m < job_.forward_microbatches; ++m) {
     forward(program, ProgramKind::Evaluate, state, forward_position(job_, m), values);
     for (const auto& output : program.outputs()) {
@@ -226,159 +227,6 @@ uint64_t Alone::prediction(uint32_t microbatch) {
   for (const auto& output : program.outputs())
     if (output.role == OutputRole::Prediction) return values[output.value];
   return 0;
-}
-
-namespace {
-
-proto::Secret secret_of(uint64_t draw) {
-  proto::Secret secret;
-  for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<uint8_t>(mix(draw, i));
-  return secret;
-}
-
-broker::DrawSecret secrets(uint64_t seed) {
-  return [seed, drawn = uint64_t{0}]() mutable { return secret_of(mix(seed, drawn++)); };
-}
-
-dag::OptimizerSpec optimizer_of(const JobSpec& job) {
-  dag::OptimizerSpec optimizer;
-  optimizer.type = job.slots == 2 ? dag::OptimizerType::AdamW : dag::OptimizerType::Sgd;
-  optimizer.learning_rate = 0.125;
-  if (job.slots == 1) optimizer.momentum = 0.5;
-  return optimizer;
-}
-
-broker::JobTerms terms_of(const JobSpec& job, const ModelGraphs& graphs,
-                          const broker::JobTerms::Initial& initial) {
-  broker::JobTerms terms;
-  terms.run.training = {{.seed = job.seed,
-                         .batch_size = job.microbatches * job.microbatch_size,
-                         .microbatch_size = job.microbatch_size,
-                         .optimizer = optimizer_of(job),
-                         .schedule = {},
-                         .clip_norm = job.clip_norm},
-                        job.predicts ? 0 : job.steps};
-  terms.run.borders = {job.evaluate_every, {job.checkpoint_every, job.checkpoint_steps}};
-  for (const auto& [kind, program] : graphs.programs)
-    terms.programs[kind] = {program.graph.get(), uint64_t{job.forward_microbatches} * job.microbatch_size};
-  terms.initial = &initial;
-  return terms;
-}
-
-broker::JobTerms::Initial initial_of(const JobSpec& job, const ModelGraphs& graphs) {
-  broker::JobTerms::Initial initial;
-  const Graph& graph = *graphs.programs.begin()->second.graph;
-  for (const dag::Initializer& initializer : graph.initializers())
-    initial[initializer.name] = {weight_key(initializer), graph.spec(initializer.value),
-                                 digest_of(initial_value(job.seed, initializer.name))};
-  return initial;
-}
-
-// Computing one microbatch on a device of the promised speed: matmul flops per second stand for it.
-Duration microbatch_time(const JobSpec& job, const ModelGraphs& graphs, uint32_t stage,
-                         const broker::Candidate& peer) {
-  uint64_t ops = 0;
-  for (const broker::StagePiece& piece : graphs.programs.begin()->second.pieces) {
-    if (piece.stage != stage) continue;
-    const auto hashes = hashes_of(*piece.program.graph);
-    for (uint32_t s = 0; s < piece.program.segment_count; ++s) ops += hashes->ops_in(s);
-  }
-  const double speed = peer.device.rates.matmul_flops_per_second / 1e9;
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(static_cast<double>(ops) * seconds(job.op) / speed));
-}
-
-// On which of the candidates: of one kind, as many as there are.
-Result<std::vector<uint32_t>> choose(JobSpec& job, const std::vector<broker::Candidate>& candidates,
-                                     uint64_t first) {
-  std::map<std::string, std::vector<uint32_t>> kinds;
-  std::vector<uint32_t> all;
-  for (uint32_t c = 0; c < candidates.size(); ++c) {
-    all.push_back(static_cast<uint32_t>((c + first) % candidates.size()));
-    kinds[candidates[all.back()].device.fingerprint].push_back(all.back());
-  }
-  std::vector<uint32_t> chosen;
-  for (const auto& [fingerprint, group] : kinds)
-    if (group.size() > chosen.size()) chosen = group;
-  if (!job.any_stages && chosen.size() < job.stages) chosen = all;
-  if (job.any_stages) job.stages = std::max(1u, std::min(job.stages, static_cast<uint32_t>(chosen.size())));
-  if (chosen.size() < job.stages) return fail(ErrorCode::Infeasible, "there are fewer peers than stages");
-  chosen.resize(job.stages);
-  return chosen;
-}
-
-Result<std::shared_ptr<const broker::PlannedRun>> assemble(const JobSpec& job,
-                                                           const broker::StartPlanning& request,
-                                                           const std::vector<uint32_t>& placed,
-                                                           Duration predicted_min, uint64_t secret,
-                                                           uint64_t copy_rate) {
-  const auto graphs = graphs_of(job);
-  plan::Plan plan;
-  plan.explanation = {"simulated"};
-  Duration slowest{};
-  for (uint32_t s = 0; s < placed.size(); ++s) {
-    plan::StagePlan stage;
-    stage.devices = {placed[s]};
-    stage.microbatches_in_flight =
-        s == 0 && job.wraps ? job.microbatches : std::min(job.microbatches, job.stages - s);
-    stage.forward = microbatch_time(job, *graphs, s, request.candidates[placed[s]]);
-    slowest = std::max(slowest, stage.forward);
-    plan.stages.push_back(std::move(stage));
-  }
-  plan.predicted_step =
-      std::max(predicted_min, std::chrono::milliseconds(1) + slowest * (job.microbatches + job.stages));
-  const auto initial = initial_of(job, *graphs);
-  const auto terms = terms_of(job, *graphs, initial);
-  broker::Assembly assembly(request, terms, plan, copy_rate, secrets(secret));
-  for (const auto& [kind, program] : graphs->programs) assembly.add(program.pieces);
-  return assembly.finish();
-}
-
-}  // namespace
-
-Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
-                                                           const broker::StartPlanning& request,
-                                                           uint64_t secret, uint64_t copy_rate,
-                                                           uint64_t first) {
-  if (request.previous && request.placed.size() == request.previous->stages.size()) {
-    JobSpec job = spec;
-    job.stages = static_cast<uint32_t>(request.placed.size());
-    const auto initial = initial_of(job, *graphs_of(job));
-    return broker::place_stages_again(request, &initial, copy_rate, secrets(secret));
-  }
-  JobSpec job = spec;
-  WEFT_TRY(const auto placed, choose(job, request.candidates, first));
-  return assemble(job, request, placed, Duration{}, secret, copy_rate);
-}
-
-Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
-                                                               const broker::StartPlanning& request,
-                                                               uint64_t secret, uint64_t copy_rate) {
-  auto first = plan_run(job, request, secret, copy_rate);
-  if (!first || request.previous) return first;
-  const broker::Pace pace(**first, request.candidates, request.cluster);
-  std::vector<uint32_t> placed, best;
-  Duration least = Duration::max();
-  // All ways to place them: there are few peers and stages in a scenario that asks for this.
-  const std::function<void()> place_next = [&] {
-    if (placed.size() == (*first)->stages.size()) {
-      if (const Duration step = pace.predicted_step(placed); step < least) {
-        least = step;
-        best = placed;
-      }
-      return;
-    }
-    for (uint32_t candidate = 0; candidate < request.candidates.size(); ++candidate) {
-      if (std::find(placed.begin(), placed.end(), candidate) != placed.end()) continue;
-      placed.push_back(candidate);
-      place_next();
-      placed.pop_back();
-    }
-  };
-  place_next();
-  JobSpec placed_job = job;
-  placed_job.stages = static_cast<uint32_t>(best.size());
-  return assemble(placed_job, request, best, least, secret, copy_rate);
 }
 
 }  // namespace weft::sim

@@ -33,6 +33,15 @@ struct JobSpec {
   Duration op{};              // of a device of speed 1000
   int64_t data_bytes = 4000;  // of a microbatch
   bool stop = false;          // its user stops it half way
+
+  // Of replicas with local steps, which come and go where there is a maximum; `every` 0: one pipeline.
+  uint64_t every = 0;
+  uint32_t replicas = 1, replicas_max = 0;
+  bool has_shares = false;  // of a round, where not all make as many steps
+  bool is_lossy = false;    // what they tell each other
+  bool averages = false;    // their outer rule; else it has a momentum
+
+  bool has_replicas() const { return every > 0; }
 };
 
 // The graphs of one shape of model and their split: made once for all seeds.
@@ -62,7 +71,10 @@ class Alone {
     State state;  // after it
   };
   const Step& after(uint64_t step);  // 0: as submitted
-  std::map<std::string, double> evaluation(uint64_t step);
+  // A step from there, with the samples of that one; `number`: as its update has it.
+  Step make_step(const State& before, uint64_t samples_of, uint64_t number);
+  std::map<std::string, double> evaluation(uint64_t step) { return evaluate(after(step).state); }
+  std::map<std::string, double> evaluate(const State& state);
   uint64_t prediction(uint32_t microbatch);
 
  private:
@@ -76,17 +88,5 @@ class Alone {
 
 uint64_t train_position(const JobSpec& job, uint64_t step, uint32_t microbatch);
 uint64_t forward_position(const JobSpec& job, uint32_t microbatch);
-
-// A run of the job as it is assembled for a real one (broker/place/assembly.h); the plan is a simple one: of
-// one kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.
-Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& job,
-                                                           const broker::StartPlanning& request,
-                                                           uint64_t secret, uint64_t copy_rate,
-                                                           uint64_t first = 0);
-
-// The same with those of the candidates with whom a step takes least, by what the request knows of links.
-Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
-                                                               const broker::StartPlanning& request,
-                                                               uint64_t secret, uint64_t copy_rate);
 
 }  // namespace weft::sim

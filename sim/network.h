@@ -24,6 +24,7 @@ struct TensorPacket {
   proto::TensorHeader header;
   uint64_t value = 0;
   bool spoilt = false;  // not all of it is finite
+  double square = 0;    // of its norm, where replicas agree
 };
 struct Packet {
   std::shared_ptr<const proto::Message> message{};

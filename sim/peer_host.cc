@@ -75,6 +75,7 @@ void PeerHost::crash(bool silent) {
   line_ = {};
   links_.end();
   shell_.microbatches.clear();
+  shell_.agreed.clear();
   shell_.blobs.clear();
   ++connection_;
   shell_.network.drop_node(shell_.options.node, silent);
@@ -140,6 +141,7 @@ void PeerHost::act(Effects effects) {
                    [&](peer::CloseLinks&) {
                      shell_.retire_links();
                      if (shell_.options.bug != Bug::StaleTensors) shell_.microbatches.clear();
+                     shell_.agreed.clear();
                    },
                    [&](peer::InviteLink& e) {
                      if (shell_.stage && shell_.stage->links) shell_.stage->links->invite(e.ticket);

@@ -171,6 +171,10 @@ void PeerLinks::on_tensor(uint64_t generation, const plan::Seat& from, const Ten
         shell_.world.now(), generation, from, packet.header.step,
         Error{ErrorCode::OutOfRange,
               "edge " + std::to_string(packet.header.edge) + ": a value is not finite"}));
+  if (packet.spoilt && packet.header.program == proto::ProgramKind::Agree)
+    return shell_.act(shell_.machine->on_difference_not_finite(
+        shell_.world.now(), generation, from, packet.header.step,
+        Error{ErrorCode::OutOfRange, "a difference is not finite"}));
   bool accepted = false;
   if (again) {
     return shell_.microbatches.add_again(packet);
@@ -178,7 +182,9 @@ void PeerLinks::on_tensor(uint64_t generation, const plan::Seat& from, const Ten
   if (shell_.stage) note_timing(from, packet.header);
   peer::PeerEffects effects =
       shell_.machine->on_tensor(shell_.world.now(), generation, from, packet.header, accepted);
-  if (accepted && shell_.stage) {
+  if (accepted && shell_.stage && packet.header.program == proto::ProgramKind::Agree) {
+    shell_.agreed.put(packet);
+  } else if (accepted && shell_.stage) {
     for (const proto::StageProgram& program : shell_.stage->assignment->programs) {
       if (program.kind != packet.header.program) continue;
       for (uint32_t r = 0; r < program.receives.size(); ++r)

@@ -54,6 +54,34 @@ void Microbatches::clear() {
   data_.clear();
 }
 
+void AgreedTensors::put(const TensorPacket& packet) {
+  const proto::TensorHeader& header = packet.header;
+  tensors_[{header.step, header.direction}].push_back(
+      {header.edge, header.replica, packet.value, packet.square});
+}
+
+std::vector<HashShare> AgreedTensors::take(const proto::AssignStage& assignment, const peer::Task& task) {
+  const proto::LocalTerms& local = *assignment.local;
+  const uint64_t before = round_of(local.steps, task.key.step).steps_before;
+  const auto differences = tensors_.find({before, proto::Direction::Forward});
+  std::vector<HashShare> taken;
+  if (task.kind == peer::TaskKind::Agree) {
+    if (differences != tensors_.end()) tensors_.erase(differences);
+    if (auto means = tensors_.extract({before, proto::Direction::Backward})) taken = means.mapped();
+    return taken;
+  }
+  if (differences == tensors_.end()) return taken;
+  std::erase_if(differences->second, [&](const HashShare& share) {
+    const auto tensor = std::find_if(local.tensors.begin(), local.tensors.end(),
+                                     [&](const auto& one) { return one.number == share.number; });
+    const uint32_t owner = task.left_out ? task.left_out->owner_of(tensor->owner) : tensor->owner;
+    if (owner != assignment.seat.replica) return false;
+    taken.push_back(share);
+    return true;
+  });
+  return taken;
+}
+
 void LinkTimings::note(const plan::Seat& from, int64_t bytes, double bytes_per_second) {
   proto::LinkUse& timed = since_[from];
   timed.seat = from;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "peer/machine/peer.h"
+#include "sim/agreement.h"
 #include "sim/model.h"
 #include "sim/network.h"
 
@@ -60,6 +61,19 @@ class Microbatches {
  private:
   std::map<Key, std::map<uint32_t, Arrived>> tensors_;
   std::map<Key, uint64_t> data_;
+};
+
+// What the seats of other replicas have sent for agreements, as peer/service/inbox.h has it: a Mean takes what
+// is of its own tensors, with an Agree the round is over.
+class AgreedTensors {
+ public:
+  void put(const TensorPacket& packet);
+  std::vector<HashShare> take(const proto::AssignStage& assignment, const peer::Task& task);
+  void clear() { tensors_.clear(); }
+
+ private:
+  // By the steps of the run agreed before the round, and by direction.
+  std::map<std::pair<uint64_t, proto::Direction>, std::vector<HashShare>> tensors_;
 };
 
 // As the links of a real peer see it: how long a large tensor took to come, when nothing else was on the way.

@@ -30,6 +30,7 @@ struct PeerShell {
     Bytes memory{int64_t{8} << 30};
     Bug bug = Bug::None;
     std::shared_ptr<Liar> liar{};  // nothing: it says what is
+    std::function<void()> at_agreement{};  // called when it begins a task of one
   };
   struct Stage {
     uint64_t generation = 0;
@@ -52,6 +53,7 @@ struct PeerShell {
   std::unique_ptr<peer::Peer> machine{};  // nullptr: the process has ended
   std::optional<Stage> stage{};
   Microbatches microbatches{};
+  AgreedTensors agreed{};
   PeerBlobs blobs{};
 
   void run(std::function<void()> action) {  // now, or when it is thawed; not after this life

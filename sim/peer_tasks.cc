@@ -6,6 +6,12 @@ namespace weft::sim {
 
 using std::chrono::milliseconds;
 
+namespace {
+bool is_fed_by_others(peer::TaskKind kind) {
+  return kind == peer::TaskKind::Mean || kind == peer::TaskKind::Agree;
+}
+}  // namespace
+
 void PeerTasks::make_runner(const peer::MakeRunner& effect) {
   for (const auto& tensor : effect.assignment->tensors)
     if (!shell_.blobs.has(tensor.sha256))
@@ -46,6 +52,9 @@ void PeerTasks::run(const peer::RunTask& effect) {
       }
     if (const auto data = shell_.microbatches.data(effect.task.key)) inputs.sample_position = data;
   }
+  const bool agrees = effect.task.kind == peer::TaskKind::Differ || is_fed_by_others(effect.task.kind);
+  if (is_fed_by_others(effect.task.kind))
+    inputs.agreed = shell_.agreed.take(*shell_.stage->assignment, effect.task);
   const JobSpec* spec = shell_.checkers.spec_of(shell_.stage->assignment->run);
   const auto cost =
       static_cast<uint64_t>(spec != nullptr ? spec->op.count() : 1'000'000) * runner->work(effect.task);
@@ -55,6 +64,7 @@ void PeerTasks::run(const peer::RunTask& effect) {
   shell_.later(done - shell_.world.now(), [this, effect, runner, inputs = std::move(inputs), busy] {
     finish(effect, runner, inputs, busy);
   });
+  if (agrees && shell_.options.at_agreement) shell_.options.at_agreement();
 }
 
 void PeerTasks::ask_device() {
@@ -95,10 +105,22 @@ void PeerTasks::finish(const peer::RunTask& effect, const std::shared_ptr<HashRu
            .spoilt = shell_.options.liar && shell_.options.liar->spoils_tensor()});
     }
   }
+  if (current && shell_.stage->links && !output->agreed.empty()) send_agreed(task, std::move(output->agreed));
+  if (current && task.kind == peer::TaskKind::Agree)
+    shell_.checkers.on_agreed(*shell_.stage->assignment, task.key.step, *runner);
   if (task.kind == peer::TaskKind::Snapshot)
     hash(effect.generation, task, std::move(output->snapshot), runner);
   if (!output->predictions.empty()) hash(effect.generation, task, std::move(output->predictions), runner);
   shell_.act(shell_.machine->on_task_done(shell_.world.now(), effect.generation, task, output->outcome));
+}
+
+void PeerTasks::send_agreed(const peer::Task& task, std::vector<HashAgreement::Sent> sent) {
+  for (HashAgreement::Sent& share : sent) {
+    if (task.left_out && task.left_out->has(share.to.replica)) continue;
+    if (shell_.options.liar)
+      shell_.options.liar->change(share.packet, *shell_.stage->assignment, task.left_out.get());
+    shell_.stage->links->send(share.to, share.packet);
+  }
 }
 
 void PeerTasks::hash(uint64_t generation, const peer::Task& task, std::vector<HashRunner::Named> named,

@@ -23,6 +23,7 @@ class PeerTasks {
  private:
   void finish(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
               const HashRunner::Inputs& inputs, Duration busy);
+  void send_agreed(const peer::Task& task, std::vector<HashAgreement::Sent> sent);
   void hash(uint64_t generation, const peer::Task& task, std::vector<HashRunner::Named> named,
             const std::shared_ptr<HashRunner>& runner);
 

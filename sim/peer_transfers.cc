@@ -71,11 +71,12 @@ void PeerTransfers::fetch_data(const peer::FetchData& effect) {
   const JobSpec* spec = shell_.checkers.spec_of(assignment->run);
   const int64_t size = spec != nullptr ? spec->data_bytes : JobSpec{}.data_bytes;
   const auto position = std::make_shared<uint64_t>(0);
+  const uint64_t step = peer::step_of_data(*assignment, effect.key);
   line_.request(
       150, 0,
-      [this, effect, assignment, position, size]() -> PeerLine::Answer {
+      [this, effect, assignment, position, size, step]() -> PeerLine::Answer {
         const auto at = shell_.broker.microbatch(assignment->run, assignment->data_key, *assignment,
-                                                 effect.key.program, effect.key.step, effect.key.microbatch);
+                                                 effect.key.program, step, effect.key.microbatch);
         if (!at) return {fail(at.error()), 100};
         *position = *at;
         return {{}, size};

@@ -12,6 +12,7 @@ using proto::ProgramKind;
 HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
     : assignment_(std::move(assignment)) {
   std::map<dag::StateKey, uint64_t> tensors;
+  const uint32_t replica = assignment_->local ? assignment_->seat.replica : 0;
   for (const auto& tensor : assignment_->tensors) tensors[tensor.key] = value_of(tensor.sha256);
   slots_ = optimizer_slots(assignment_->training.optimizer);
   std::map<std::string, size_t> weight_of;
@@ -42,12 +43,14 @@ HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
                             .terms = 0};
         parameter.state.value = weights_[weight->second];
         for (size_t s = 0; s < slots_.size(); ++s)
-          if (const auto slot = tensors.find(dag::of_initializer(name, slots_[s])); slot != tensors.end())
+          if (const auto slot = tensors.find({dag::StateOwner::Initializer, name, slots_[s], replica});
+              slot != tensors.end())
             parameter.state.slots[s] = slot->second;
         parameters_.push_back(std::move(parameter));
       }
     }
   }
+  if (assignment_->local) agreement_.emplace(assignment_, tensors);
 }
 
 bool HashRunner::reads(const Task& task, uint32_t receive) const {
@@ -74,18 +77,7 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
       if (task.kind == TaskKind::Squares || task.with_squares)
         for (const Parameter& parameter : parameters_)
           output.outcome.squares.push_back(square_of(parameter.accumulated));
-      if (task.kind == TaskKind::Squares) break;
-      for (Parameter& parameter : parameters_) {
-        const uint32_t microbatches =
-            assignment_->training.batch_size / assignment_->training.microbatch_size;
-        if (parameter.terms != microbatches)
-          return fail(ErrorCode::Internal,
-                      "an update after " + std::to_string(parameter.terms) + " microbatches");
-        parameter.state = updated(parameter.state, static_cast<uint32_t>(slots_.size()),
-                                  parameter.accumulated, task.norm, task.key.step);
-        weights_[parameter.weight] = parameter.state.value;
-        parameter.terms = 0;
-      }
+      if (task.kind == TaskKind::Update) WEFT_TRY_STATUS(update(task));
       break;
     case TaskKind::Snapshot:
       output.snapshot = state();
@@ -93,13 +85,58 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
     case TaskKind::Differ:
     case TaskKind::Mean:
     case TaskKind::Agree:
+      WEFT_TRY_STATUS(run_agreement(task, inputs, output));
+      break;
     case TaskKind::Reduce:
     case TaskKind::Gather:
+      return fail(ErrorCode::Unsupported, "no gradients are added up here");
     case TaskKind::Pass:
     case TaskKind::Begin:
       return fail(ErrorCode::Unsupported, "nothing is served here");
   }
   return output;
+}
+
+// A replica with local steps has made fewer updates than the numbers of its steps say, and reads its schedule
+// elsewhere.
+uint64_t HashRunner::number_of_update(const Task& task) const {
+  if (!assignment_->local) return task.key.step;
+  const auto place = step_of_run(*assignment_, task.key.step);
+  return number_of_local_update(task.key.step - task.skipped_steps, place ? place->scheduled : 0);
+}
+
+Status HashRunner::update(const Task& task) {
+  const uint32_t microbatches = assignment_->training.batch_size / assignment_->training.microbatch_size;
+  for (Parameter& parameter : parameters_) {
+    if (parameter.terms != microbatches)
+      return fail(ErrorCode::Internal,
+                  "an update after " + std::to_string(parameter.terms) + " microbatches");
+    parameter.state = updated(parameter.state, static_cast<uint32_t>(slots_.size()), parameter.accumulated,
+                              task.norm, number_of_update(task));
+    weights_[parameter.weight] = parameter.state.value;
+    parameter.terms = 0;
+  }
+  return {};
+}
+
+Status HashRunner::run_agreement(const Task& task, const Inputs& inputs, Output& output) {
+  if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
+  if (task.kind == TaskKind::Mean) {
+    WEFT_TRY(HashAgreement::Means means, agreement_->take_means(task, inputs.agreed));
+    output.agreed = std::move(means.sent);
+    output.outcome.refused = means.refused;
+    return {};
+  }
+  HashAgreement::Weights weights;
+  if (task.kind == TaskKind::Differ) {
+    for (const Parameter& parameter : parameters_) weights[parameter.name] = parameter.state.value;
+    output.agreed = agreement_->differ(task, weights);
+    return {};
+  }
+  WEFT_TRY(weights, agreement_->agree(task, inputs.agreed));
+  for (Parameter& parameter : parameters_)
+    weights_[parameter.weight] = parameter.state.value = weights.at(parameter.name);
+  return {};
 }
 
 std::vector<HashRunner::Named> HashRunner::state() const {
@@ -111,10 +148,13 @@ std::vector<HashRunner::Named> HashRunner::state() const {
     const dag::TensorSpec& spec = graph.spec(graph.initializers()[parameter.initializer].value);
     const auto add = [&](dag::StateSlot slot, uint64_t value) {
       named.push_back({dag::of_initializer(parameter.name, slot), spec, value});
+      if (assignment_->local && !is_weight(slot)) named.back().key.replica = assignment_->seat.replica;
     };
     add(dag::StateSlot::Value, parameter.state.value);
     for (size_t s = 0; s < slots_.size(); ++s) add(slots_[s], parameter.state.slots[s]);
   }
+  if (agreement_)
+    for (Named& kept : agreement_->tensors()) named.push_back(std::move(kept));
   return named;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "peer/machine/stage.h"
+#include "sim/agreement.h"
 #include "sim/arithmetic.h"
 
 namespace weft::sim {
@@ -18,16 +19,14 @@ class HashRunner {
   struct Inputs {
     std::vector<std::pair<uint32_t, uint64_t>> received;  // by index in StageProgram::receives
     std::optional<uint64_t> sample_position;
+    std::vector<HashShare> agreed;  // of Mean and Agree
   };
-  struct Named {
-    dag::StateKey key;
-    dag::TensorSpec spec;
-    uint64_t value = 0;
-  };
+  using Named = HashAgreement::Named;
   struct Output {
     peer::TaskOutcome outcome;
     std::vector<std::pair<uint32_t, uint64_t>> sends;  // by index in StageProgram::sends
     std::vector<Named> snapshot, predictions;
+    std::vector<HashAgreement::Sent> agreed;  // of Differ and Mean
   };
   Result<Output> run(const peer::Task& task, const Inputs& inputs);
   // How many kernels the task takes.
@@ -36,6 +35,7 @@ class HashRunner {
   // Received values that the segment reads.
   bool reads(const peer::Task& task, uint32_t receive) const;
   std::vector<Named> state() const;
+  const HashAgreement* agreement() const { return agreement_ ? &*agreement_ : nullptr; }
 
  private:
   struct Program {
@@ -55,12 +55,16 @@ class HashRunner {
     uint32_t terms = 0;
   };
   Status run_segment(const peer::Task& task, const Inputs& inputs, Output& output);
+  Status update(const peer::Task& task);
+  Status run_agreement(const peer::Task& task, const Inputs& inputs, Output& output);
+  uint64_t number_of_update(const peer::Task& task) const;
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::map<proto::ProgramKind, Program> programs_;
   std::vector<uint64_t> weights_;  // of all programs
   std::vector<Parameter> parameters_;
   std::vector<dag::StateSlot> slots_;
+  std::optional<HashAgreement> agreement_;  // of a replica with local steps
 };
 
 }  // namespace weft::sim

@@ -24,8 +24,10 @@ class Simulation {
   std::string what_is_open(const User& user) const;
   SimulationResult result_so_far() const;
   JobSpec draw_job(uint32_t index);
+  void draw_replicas(JobSpec& job);
   std::unique_ptr<PeerHost> make_peer(NodeId node, const PeerId& key, uint64_t seed);
   void draw_liars();
+  PeerId key_of(NodeId node) const;
   bool is_scenario() const { return options_.drift || options_.slow; }
   bool all_done() const;
   void run_until(Instant end);
@@ -56,6 +58,12 @@ class Simulation {
 // Of a drift scenario, bytes a second.
 constexpr uint64_t kDriftPath = 16'000'000, kDriftLine = 2'500'000;
 constexpr uint64_t kSlowLine = 1'000'000;
+constexpr size_t kLiarsAmongReplicas = 2;
+// Bytes a second for copies of a state, which take longer than a minute then: replicas keep them.
+constexpr uint64_t kSlowCopies = 1000;
+bool copies_stay(const SimulationOptions& options) {
+  return options.replicas && mix(options.seed, 0x73746179) % 3 == 0;
+}
 
 BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw) {
   BrokerHost::Options broker;
@@ -73,6 +81,10 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     return secret;
   };
   broker.broker.drift.look_after = {};
+  if (options.replicas) {  // they come and go
+    broker.broker.measures_links = options.seed % 2 == 0;
+    if (copies_stay(options)) broker.broker.run.copy_rate = kSlowCopies;
+  }
   if (options.drift) {
     broker.plans_by_pace = broker.broker.measures_links = true;
     broker.broker.run.copies_state = false;  // the lines carry tensors alone
@@ -82,7 +94,7 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     broker.broker.loading_deadline = broker::BrokerOptions{}.loading_deadline;
     if (options.slow->foreseen) broker.broker.drift.look_after = broker::DriftOptions{}.look_after;
     broker.broker.run.copy_rate = kSlowLine / 10;  // what the planner leaves copies of such a line
-  } else if (options.seed % 3 == 0 && options.peers < 32) {
+  } else if (options.replicas || (options.seed % 3 == 0 && options.peers < 32)) {
     broker.broker.drift.look_after = seconds(3 + static_cast<int64_t>(options.seed % 11));
     broker.broker.drift.steps_min = 2;
     broker.broker.drift.pay_min = 0;
@@ -168,7 +180,25 @@ JobSpec Simulation::draw_job(uint32_t index) {
   else if (draw_.one_in(2))
     job.checkpoint_every = draw_.doubling(seconds(2), seconds(30));
   job.stop = draw_.one_in(12);
+  if (options_.replicas && (index == 0 || draw_.one_in(2))) draw_replicas(job);
   return job;
+}
+
+void Simulation::draw_replicas(JobSpec& job) {
+  job.predicts = job.wraps = job.any_stages = false;
+  job.stages = std::min({job.stages, 3u, job.layers});
+  job.every = draw_.between(1, 6);
+  const uint32_t most = std::min(5u, options_.peers - 1);
+  job.replicas = static_cast<uint32_t>(draw_.between(2, most));
+  if (draw_.one_in(2)) {
+    job.replicas = static_cast<uint32_t>(draw_.between(1, 2));
+    job.replicas_max = static_cast<uint32_t>(draw_.between(job.replicas + 1, 6));
+  }
+  job.has_shares = draw_.one_in(3);
+  job.is_lossy = draw_.one_in(2);
+  job.averages = draw_.one_in(3);
+  job.steps = draw_.between(20, 200);
+  if (copies_stay(options_)) job.width = 64;
 }
 
 std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, uint64_t seed) {
@@ -182,6 +212,9 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
   options.promised = is_scenario() || options_.peers >= 32 ? 1000 : 700 + seed % 600;
   options.speed = options.promised;
   if (const auto liar = liars_.find(node); liar != liars_.end()) options.liar = liar->second;
+  options.at_agreement = [this, node] {
+    if (faults_) faults_->at_agreement(node);
+  };
   return std::make_unique<PeerHost>(world_, network_, broker_, checkers_, options, seed,
                                     [this](NodeId wanted) -> PeerHost* {
                                       for (const auto* hosts : {&peers_, &twins_})
@@ -191,13 +224,23 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
                                     });
 }
 
+PeerId Simulation::key_of(NodeId node) const {
+  PeerId key;
+  key.digest = digest_of(mix(options_.seed, node));
+  return key;
+}
+
 // Of those that join at once so many stay honest that every job has its stages, and one spare.
 void Simulation::draw_liars() {
   uint32_t needed = 0;
-  for (const JobSpec& job : specs_) needed = std::max(needed, job.stages + 1);
-  for (NodeId node = 1; node + needed <= options_.peers; ++node)
+  for (const JobSpec& job : specs_) needed = std::max({needed, job.stages + 1, job.replicas + 1});
+  // Where more lie at once about what they have learnt, nobody can tell whether it is the data.
+  const size_t most = options_.replicas ? kLiarsAmongReplicas : options_.peers;
+  std::optional<Lie> lie = options_.lie;
+  if (options_.replicas && !lie) lie = Lie::NanDifferences;
+  for (NodeId node = 1; node + needed <= options_.peers && liars_.size() < most; ++node)
     if (mix(options_.seed, 0x6c69617200 + node) % 100 < options_.liars)
-      liars_[node] = std::make_shared<Liar>(mix(options_.seed, node), options_.lie);
+      liars_[node] = std::make_shared<Liar>(mix(options_.seed, node), lie);
 }
 
 void Simulation::set_uplink(NodeId node, double bytes_per_second) {
@@ -253,8 +296,10 @@ Duration Simulation::bound() const {
     const Duration task = job.op * (10 * job.layers + 2) * 1150 / 700;
     const Duration hop = 2 * latency_max_ + milliseconds(100);
     const Duration step = (job.microbatches + 2 * job.stages) * (task + 2 * hop);
-    const int64_t state = 4 * job.width * job.width * job.layers * (1 + job.slots);
-    const Duration upload = Duration(state * 1'000'000'000 / 250'000) + hop * 8;
+    const int64_t tensors = job.has_replicas() ? (4 + job.slots) * 6 : 1 + job.slots;
+    const int64_t state = 4 * job.width * job.width * job.layers * tensors;
+    const int64_t rate = copies_stay(options_) ? kSlowCopies : 250'000;
+    const Duration upload = Duration(state * 1'000'000'000 / rate) + hop * 8;
     const uint64_t forwards =
         job.forward_microbatches * (1 + (job.evaluate_every != 0 ? job.steps / job.evaluate_every : 0));
     sum += static_cast<Duration::rep>(job.steps) * (step + upload) +
@@ -281,12 +326,12 @@ uint64_t Simulation::cast() {
   const uint64_t jobs = is_large ? 1 : draw_.between(1, 3);
   for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
   draw_liars();
-  checkers_.expect_liars(!liars_.empty());
+  std::set<PeerId> liars;
+  for (const auto& [node, liar] : liars_) liars.insert(key_of(node));
+  checkers_.expect_liars(std::move(liars));
   const uint32_t most = is_large ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
-    PeerId key;
-    key.digest = digest_of(mix(options_.seed, node));
-    peers_.push_back(make_peer(node, key, draw_.next()));
+    peers_.push_back(make_peer(node, key_of(node), draw_.next()));
   }
   for (NodeId i = 0; i < 2; ++i)
     twins_.push_back(make_peer(1000 + i, peers_[i]->options().key, draw_.next()));
@@ -378,6 +423,7 @@ SimulationResult Simulation::result_so_far() const {
   result.notes = world_.noted();
   result.virtual_time = world_.now().time_since_epoch();
   result.counts = checkers_.counts();
+  result.replicas = checkers_.replica_counts();
   result.in_flight_max = network_.in_flight_max();
   result.tensors = world_.noted(What::Tensor);
   result.uploads = world_.noted(What::Uploaded);

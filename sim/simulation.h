@@ -42,6 +42,8 @@ struct SimulationOptions {
   bool trace = false;
   std::optional<DriftScenario> drift{};
   std::optional<SlowScenario> slow{};
+  // The first job has replicas with local steps, and others may: fixed ones, or such as come and go.
+  bool replicas = false;
   uint32_t liars = 0;        // of a hundred peers, at most; enough are honest for every job
   std::optional<Lie> lie{};  // the one that all of them tell; nothing: drawn
 };
@@ -52,6 +54,7 @@ struct SimulationResult {
   Duration virtual_time{};
   uint32_t jobs = 0;
   Checkers::Counts counts{};
+  ReplicaLaws::Counts replicas{};
   size_t in_flight_max = 0;
   uint64_t tensors = 0, uploads = 0, given = 0, links_down = 0, links_failed = 0, connections_lost = 0;
   uint64_t evicted = 0;  // by the broker's last life

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "broker/place/assembly.h"
+#include "broker/place/local_plan.h"
 #include "broker/place/pace.h"
 #include "broker/pool/candidates.h"
-#include "broker/run/inner_steps.h"
 #include "broker/service/random_secret.h"
 #include "broker/service/served_plan.h"
 #include "broker/service/submitted_files.h"
@@ -48,8 +49,7 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
   return pins;
 }
 
-// Whose inner steps begin where the job did: at a checkpoint that came with it. Where replicas come and go,
-// or begin with what others had, or those before them did, they begin where these do.
+// Whose inner steps begin where the job did: at a checkpoint that came with it.
 std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, const StartPlanning& request,
                                                    const plan::ReplicasPlan& plan) {
   const configs::Job& job = context.job;
@@ -58,16 +58,7 @@ std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, co
   replicas::LocalSteps local{job.replicas, context.steps, beginning ? beginning->step : 0};
   local.terms.count = static_cast<uint32_t>(plan.replicas.size());
   local.terms.shares = plan.shares;
-  if (const auto& point = request.checkpoint) {
-    const bool is_inherited = point->local && !point->local->inherited.is_whole();
-    const bool is_given_again = point->local && !point->local->given_again.empty();
-    if (job.may_grow() || is_inherited || is_given_again ||
-        !InnerSteps(local).find(point->step, point->made())) {
-      local.begun_after = point->made();
-      if (is_given_again) local.given_again = point->local->given_again;
-    }
-  }
-  return local;
+  return go_on_from(std::move(local), request.checkpoint, job.may_grow());
 }
 
 Status check_beginning(const proto::SubmitJob& submission, uint64_t steps) {

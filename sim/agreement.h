@@ -1,0 +1,113 @@
+// How the simulated seats of replicas with local steps come to the same weights: what peer/service has as
+// sums of floats (seat_agreement.h) over hashes, in the same order and with the same memory, so that a
+// difference too many, one too few or one out of its turn changes everything after it. The rules by which a
+// single value goes on are shared with the plain loop over the rounds of a run (sim/rounds_alone.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "peer/machine/agreements.h"
+#include "peer/machine/task.h"
+#include "replicas/norm_guard.h"
+#include "sim/network.h"
+
+namespace weft::sim {
+
+// ---- the rules
+
+uint64_t difference_of(uint64_t now, uint64_t agreed);
+// What is sent, through the run's codec: what its reader makes of it, and what is owed then.
+struct PassedHash {
+  uint64_t read = 0, residue = 0;
+};
+PassedHash pass_through(const compress::Codec& codec, uint64_t draw, uint64_t value, uint64_t residue);
+uint64_t draw_of(uint64_t seed, uint64_t steps_before, uint32_t number, uint32_t replica);
+// Of a difference that a replica learnt in so many steps: as such are, the more the longer it learnt.
+double square_of_difference(uint64_t read, uint64_t steps);
+
+class HashMean {
+ public:
+  void add(uint64_t value, uint64_t weight) { sum_ = mix(sum_, mix(value, weight)); }
+  uint64_t take() const { return mix(sum_, 0x6d65616e); }
+
+ private:
+  uint64_t sum_ = 0;
+};
+// Of the mean as read. The agreed value, and the momentum where the rule has one.
+void take_outer_step(const replicas::OuterSpec& outer, uint64_t mean, uint64_t& momentum, uint64_t& agreed);
+
+// ---- a seat
+
+// A difference or a mean, as read, of the tensor of that number.
+struct HashShare {
+  uint32_t number = 0, replica = 0;  // the sender's
+  uint64_t value = 0;
+  double square = 0;  // of its norm
+};
+
+class HashAgreement {
+ public:
+  using Kept = std::map<dag::StateKey, uint64_t>;
+  using Weights = std::map<std::string, uint64_t>;  // by initializer
+  // `kept`: what the assignment names, by its keys; what is not there is zero.
+  HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept);
+
+  struct Sent {
+    plan::Seat to{};
+    TensorPacket packet{};
+  };
+  // For the agreement after the task's step. What goes to other seats.
+  std::vector<Sent> differ(const peer::Task& task, const Weights& weights);
+  struct Means {
+    std::vector<Sent> sent{};
+    std::optional<replicas::Outlier> refused{};
+  };
+  Result<Means> take_means(const peer::Task& task, std::vector<HashShare> differences);
+  Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means);
+
+  const std::vector<peer::AgreedWeight>& weights() const { return weights_; }
+  // For a snapshot after agree().
+  struct Named {
+    dag::StateKey key;
+    dag::TensorSpec spec;
+    uint64_t value = 0;
+  };
+  std::vector<Named> tensors() const;
+
+ private:
+  struct Difference {
+    uint64_t value = 0;
+    double square = 0;
+  };
+  struct Held {
+    uint64_t agreed = 0, momentum = 0, residue = 0, return_residue = 0;
+    bool owes_returns = false;
+    std::optional<Difference> own{};   // until the mean is taken
+    std::optional<Difference> sent{};  // until the weights are agreed
+    uint32_t sent_to = 0;
+    std::optional<uint64_t> mean{};
+  };
+  const replicas::LocalSteps& local() const { return assignment_->local->steps; }
+  uint32_t seat() const { return assignment_->seat.replica; }
+  replicas::OuterRound round(uint64_t step) const;
+  uint32_t owner_of(size_t index) const;
+  Sent packet(size_t index, uint64_t before, bool is_mean, uint32_t to, const Difference& of) const;
+  std::vector<Sent> send_again(uint64_t before);
+  std::optional<replicas::Outlier> find_outlier(const replicas::OuterRound& now,
+                                                const std::vector<HashShare>& differences);
+
+  std::shared_ptr<const proto::AssignStage> assignment_;
+  std::vector<peer::AgreedWeight> weights_;  // by number
+  std::vector<Held> held_;                   // of each
+  std::shared_ptr<const replicas::LeftOut> left_out_;
+  bool has_differed_ = false;
+  replicas::NormGuard guard_;
+  std::vector<HashShare> kept_;
+};
+
+}  // namespace weft::sim
