@@ -57,7 +57,9 @@ std::optional<LeftOut> Absence::without(uint32_t replica, uint64_t step) const {
   if (made == round.steps_before || made == local->steps || made < step ||
       given_again_without(*local, step, left_out.replicas).size() > replicas::kStepRangesMax)
     return std::nullopt;
-  if (is_told() && !left_out.has(left_out.owner)) return left_out;
+  // Others have been told who takes the means, and some may have come there.
+  if (is_told() && !left_out.has(left_out.owner))
+    return are_linked(left_out.owner, lost) ? std::optional(left_out) : std::nullopt;
   for (uint32_t owner = 0; owner < inner_.replicas(); ++owner) {
     left_out.owner = owner;
     if (!left_out.has(owner) && are_linked(owner, left_out.replicas)) return left_out;

@@ -212,5 +212,30 @@ TEST(LocalLeaveOut, IsTheSameAfterABrokerWasRestarted) {
   expect_point(again, again.snapshots.back().snapshot, {1});
 }
 
+// Links there are from owners alone. Who takes the means in place of one that was lost takes those of the
+// next one, too, if it reaches all others that need them; else the run goes back.
+TEST(LocalLeaveOut, WhoTakesMeansOfASecondOneHasToReachTheOthers) {
+  for (const bool reaches : {true, false}) {
+    const auto plan = test::local_plan({.replicas = 4, .stages = 2, .steps = 48, .replicas_max = 4});
+    ASSERT_EQ(test::owner_of_stage({.replicas = 4}, 1), 2u);
+    for (PlannedStage& planned : plan->stages) {
+      proto::AssignStage stage = *planned.assignment;
+      std::erase_if(stage.links, [&](const proto::LinkRoute& link) {
+        const std::set<uint32_t> ends{link.seat.replica, stage.seat.replica};
+        return !reaches && stage.seat.stage == 1 && ends == std::set<uint32_t>{0, 3};
+      });
+      planned.assignment = proto::Encoded<proto::AssignStage>(std::move(stage));
+    }
+    Absence absence(plan);
+    const auto first = absence.without(1, 3);
+    ASSERT_TRUE(first.has_value());
+    EXPECT_EQ(first->owner, 0u);
+    absence.begin(Command{.kind = CommandKind::LeaveOut, .step = 3, .sequence = 9, .left_out = *first});
+    const auto second = absence.without(2, 3);
+    EXPECT_EQ(second.has_value(), reaches);
+    EXPECT_TRUE(!second || second->owner == 0);
+  }
+}
+
 }  // namespace
 }  // namespace weft::broker::local
