@@ -121,10 +121,10 @@ struct Job {
     std::shared_ptr<const PlannedRun> plan{};
     std::vector<int64_t> memory{};  // by stage
   } previous{};
-  // What others would not add up of a peer's (proto::DifferenceRefused).
-  struct Refusals {
-    uint32_t times = 0;     // in as many rounds
-    std::set<PeerId> by{};  // who did so
+  // What others would not add up of a replica's in a round (proto::DifferenceRefused).
+  struct Refusal {
+    std::set<PeerId> accused{};  // whose it was: of its stages one at least lies, and perhaps no other
+    std::set<PeerId> by{};       // who did so
   };
   struct Losses {
     uint64_t recoveries = 0;
@@ -133,9 +133,9 @@ struct Job {
     uint32_t stalls = 0;       // times that it made no progress within its deadline, which doubles with each
     uint32_t standstills = 0;  // the same, where nobody computed any more; it doubles with every other
     StallMarks stall_marks{};
-    std::map<PeerId, Refusals> refusals{};  // by whose it was
-    std::set<PeerId> blamed{};              // of those that are excluded: for a stall
-    std::optional<Instant> lost_at{};       // until the first step after a loss
+    std::vector<Refusal> refusals{};
+    std::set<PeerId> blamed{};         // of those that are excluded: for a stall
+    std::optional<Instant> lost_at{};  // until the first step after a loss
     // It went back because of this step, as its run counts, and has not got past it; 0: it did not.
     uint64_t diverged_at = 0;
     std::set<PeerId> excluded{};            // could not take a stage of this job

@@ -284,8 +284,8 @@ TEST(LocalBroker, WhoCameIsTakenInAfterALossOnceItsLineIsKnown) {
 class RefusalTest : public ::testing::Test {
  protected:
   RefusalTest() { local_.are_others = true; }
-  void begin() {
-    for (uint8_t peer = 1; peer <= 5; ++peer) local_.world.join(peer, peer);
+  void begin(uint8_t peers = 5) {
+    for (uint8_t peer = 1; peer <= peers; ++peer) local_.world.join(peer, peer);
     local_.world.submit(100, 2);
     local_.plan();
     local_.play([&] { return step() >= 70; });
@@ -381,6 +381,19 @@ TEST_F(RefusalTest, WhoAloneRefusesThreeOthersIsOutItself) {
     EXPECT_EQ(peers.contains(accuser), time < 3);
     EXPECT_TRUE(peers.contains(next));
     if (time < 3) plan_again();
+  }
+}
+
+// Of the peers of one replica one may lie: that they are three says nothing of who refuses it.
+TEST_F(RefusalTest, TheStagesOfOneReplicaAreNotThreeOthers) {
+  local_.shape.stages = local_.shape.replicas = local_.shape.replicas_max = 3;
+  begin(9);
+  for (int time = 1; time <= 2 && !HasFailure(); ++time) {
+    SCOPED_TRACE(time);
+    refuse(peer_of(0), 1);
+    EXPECT_EQ(local_.notices().find("alone refuses"), std::string::npos) << local_.notices();
+    EXPECT_EQ(asked().size(), 9u);
+    if (time < 2) plan_again(/*plays=*/5);
   }
 }
 
