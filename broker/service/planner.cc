@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "broker/place/assembly.h"
-#include "broker/place/local_plan.h"
 #include "broker/place/pace.h"
 #include "broker/pool/candidates.h"
+#include "broker/run/local_plan.h"
 #include "broker/service/random_secret.h"
 #include "broker/service/served_plan.h"
 #include "broker/service/submitted_files.h"
