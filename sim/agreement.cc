@@ -1,5 +1,6 @@
 #include "sim/agreement.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -39,18 +40,19 @@ void take_outer_step(const replicas::OuterSpec& outer, uint64_t mean, uint64_t& 
 
 // ---- a seat
 
-HashAgreement::HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept)
-    : assignment_(std::move(assignment)), weights_(peer::agreed_weights(*assignment_)) {
+HashAgreement::HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept, Bug bug)
+    : assignment_(std::move(assignment)), bug_(bug), weights_(peer::agreed_weights(*assignment_)) {
   const auto find = [&](const dag::StateKey& weight, StateSlot slot, uint32_t replica) {
     const auto at = kept.find({weight.owner, weight.name, slot, replica});
     return at == kept.end() ? 0 : at->second;
   };
   for (const peer::AgreedWeight& weight : weights_)
-    held_.push_back({.agreed = kept.at(weight.key),
-                     .momentum = find(weight.key, StateSlot::OuterMomentum, 0),
-                     .residue = find(weight.key, StateSlot::Residue, seat()),
-                     .return_residue = find(weight.key, StateSlot::ReturnResidue, 0),
-                     .owes_returns = weight.is_ours});
+    held_.push_back(
+        {.agreed = kept.at(weight.key),
+         .momentum = bug == Bug::MomentumForgotten ? 0 : find(weight.key, StateSlot::OuterMomentum, 0),
+         .residue = find(weight.key, StateSlot::Residue, seat()),
+         .return_residue = find(weight.key, StateSlot::ReturnResidue, 0),
+         .owes_returns = weight.is_ours});
 }
 
 OuterRound HashAgreement::round(uint64_t step) const {
@@ -66,18 +68,19 @@ uint32_t HashAgreement::owner_of(size_t index) const {
 HashAgreement::Sent HashAgreement::packet(size_t index, uint64_t before, bool is_mean, uint32_t to,
                                           const Difference& of) const {
   const peer::AgreedWeight& weight = weights_[index];
-  return {.to = {weight.tensor->stages[to], to}, .packet = {.header = {.run = assignment_->run,
-                     .plan_version = assignment_->plan_version,
-                     .step = before,
-                     .microbatch = 0,
-                     .edge = weight.tensor->number,
-                     .program = proto::ProgramKind::Agree,
-                     .direction = is_mean ? proto::Direction::Backward : proto::Direction::Forward,
-                     .replica = static_cast<uint16_t>(seat()),
-                     .spec = weight.spec,
-                     .codec = weight.codec(*assignment_)},
-          .value = of.value,
-          .square = of.square}};
+  return {.to = {weight.tensor->stages[to], to},
+          .packet = {.header = {.run = assignment_->run,
+                                .plan_version = assignment_->plan_version,
+                                .step = before,
+                                .microbatch = 0,
+                                .edge = weight.tensor->number,
+                                .program = proto::ProgramKind::Agree,
+                                .direction = is_mean ? proto::Direction::Backward : proto::Direction::Forward,
+                                .replica = static_cast<uint16_t>(seat()),
+                                .spec = weight.spec,
+                                .codec = weight.codec(*assignment_)},
+                     .value = of.value,
+                     .square = of.square}};
 }
 
 std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, const Weights& weights) {
@@ -139,6 +142,27 @@ std::optional<replicas::Outlier> HashAgreement::find_outlier(const OuterRound& n
   return guard_.look_at(norms, seat(), assignment_->local->norm_bound);
 }
 
+// In the order of replicas, whenever they came.
+Result<uint64_t> HashAgreement::mean_of(size_t index, const OuterRound& now,
+                                        const std::vector<HashShare>& differences) const {
+  std::vector<HashShare> added;
+  for (const HashShare& one : differences)
+    if (one.number == weights_[index].tensor->number && now.steps[one.replica] > 0) added.push_back(one);
+  if (held_[index].own) added.push_back({.replica = seat(), .value = held_[index].own->value});
+  if (bug_ != Bug::MeanAsItComes)
+    std::sort(added.begin(), added.end(),
+              [](const HashShare& a, const HashShare& b) { return a.replica < b.replica; });
+  const auto wanted =
+      std::count_if(now.steps.begin(), now.steps.end(), [](uint64_t steps) { return steps > 0; });
+  if (static_cast<ptrdiff_t>(added.size()) != wanted && bug_ != Bug::LeftOutCounts)
+    return fail(ErrorCode::Internal,
+                "a mean of " + std::to_string(added.size()) + " differences, not " + std::to_string(wanted));
+  HashMean mean;
+  for (const HashShare& one : added)
+    mean.add(one.value, now.steps[one.replica] * assignment_->training.batch_size);
+  return mean.take();
+}
+
 Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
                                                        std::vector<HashShare> differences) {
   if (task.left_out) left_out_ = task.left_out;
@@ -149,8 +173,7 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
     kept_ = std::move(differences);
     return Means{.refused = outlier};
   }
-  std::map<std::pair<uint32_t, uint32_t>, uint64_t> came;
-  for (const HashShare& one : differences) came[{one.number, one.replica}] = one.value;
+  const OuterRound counted = bug_ == Bug::LeftOutCounts ? round_of(local(), task.key.step) : now;
   Means means;
   for (size_t i = 0; i < held_.size(); ++i) {
     if (owner_of(i) != seat()) continue;
@@ -158,21 +181,10 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
     const uint32_t number = weights_[i].tensor->number;
     if (left_out_) held.return_residue = 0;
     held.owes_returns = true;
-    HashMean mean;
-    for (uint32_t replica = 0; replica < now.steps.size(); ++replica) {
-      if (now.steps[replica] == 0) continue;
-      const uint64_t samples = now.steps[replica] * assignment_->training.batch_size;
-      const auto at = came.find({number, replica});
-      if (replica == seat() ? !held.own : at == came.end())
-        return fail(ErrorCode::Internal, "a mean without the difference of replica " +
-                                             std::to_string(replica + 1));
-      mean.add(replica == seat() ? held.own->value : at->second, samples);
-    }
+    WEFT_TRY(const uint64_t mean, mean_of(i, counted, differences));
     held.own.reset();
-    const uint64_t draw =
-        draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
-    const PassedHash passed =
-        pass_through(weights_[i].codec(*assignment_), draw, mean.take(), held.return_residue);
+    const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
+    const PassedHash passed = pass_through(weights_[i].codec(*assignment_), draw, mean, held.return_residue);
     held.return_residue = passed.residue;
     held.mean = passed.read;
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)

@@ -14,6 +14,7 @@
 #include "peer/machine/agreements.h"
 #include "peer/machine/task.h"
 #include "replicas/norm_guard.h"
+#include "sim/bugs.h"
 #include "sim/network.h"
 
 namespace weft::sim {
@@ -55,7 +56,7 @@ class HashAgreement {
   using Kept = std::map<dag::StateKey, uint64_t>;
   using Weights = std::map<std::string, uint64_t>;  // by initializer
   // `kept`: what the assignment names, by its keys; what is not there is zero.
-  HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept);
+  HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept, Bug bug = Bug::None);
 
   struct Sent {
     plan::Seat to{};
@@ -95,6 +96,8 @@ class HashAgreement {
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
   uint32_t seat() const { return assignment_->seat.replica; }
   replicas::OuterRound round(uint64_t step) const;
+  Result<uint64_t> mean_of(size_t index, const replicas::OuterRound& now,
+                           const std::vector<HashShare>& differences) const;
   uint32_t owner_of(size_t index) const;
   Sent packet(size_t index, uint64_t before, bool is_mean, uint32_t to, const Difference& of) const;
   std::vector<Sent> send_again(uint64_t before);
@@ -102,6 +105,7 @@ class HashAgreement {
                                                 const std::vector<HashShare>& differences);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
+  Bug bug_;
   std::vector<peer::AgreedWeight> weights_;  // by number
   std::vector<Held> held_;                   // of each
   std::shared_ptr<const replicas::LeftOut> left_out_;

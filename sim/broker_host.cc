@@ -145,8 +145,7 @@ void BrokerHost::on_packet(ConnectionId id, const Packet& packet) {
   if (client == clients_.end()) return;
   const NodeId node = client->second.line.other();
   world_.note(What::ToBroker, node, packet.message->index(), number_of(*packet.message));
-  if (const auto* refused = std::get_if<proto::DifferenceRefused>(packet.message.get()))
-    checkers_.on_refused(keys_.at(node), *refused);
+  checkers_.on_heard(keys_.at(node), *packet.message);
   if (client->second.introduced) {
     broker::Received received{id, packet.message};
     if (const auto* report = std::get_if<proto::CheckpointReport>(packet.message.get()))

@@ -23,6 +23,12 @@ std::span<const BugName> bugs() {
       BugName{Bug::WrongNorm, "wrong-norm", "a stage is told the gradient norm of the step before"},
       BugName{Bug::DataShifted, "data-shifted", "after a recovery the feed is one microbatch ahead"},
       BugName{Bug::DiskFullForgets, "disk-full-forgets", "a turn that the disk has no room for is dropped"},
+      BugName{Bug::MeanAsItComes, "mean-as-it-comes",
+              "replicas' differences are added in the order in which they come"},
+      BugName{Bug::LeftOutCounts, "left-out-counts",
+              "what a replica has sent is added up, although it was left out since"},
+      BugName{Bug::MomentumForgotten, "momentum-forgotten",
+              "a stage of a new plan begins without the momentum of the outer rule"},
   };
   return kBugs;
 }

@@ -23,6 +23,9 @@ enum class Bug : uint8_t {
   WrongNorm,
   DataShifted,
   DiskFullForgets,
+  MeanAsItComes,
+  LeftOutCounts,
+  MomentumForgotten,
 };
 struct BugName {
   Bug bug;

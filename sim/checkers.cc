@@ -15,6 +15,21 @@ std::string number(uint64_t value) { return std::to_string(value); }
 
 // What a border writes at once may come on top of the script's bound.
 constexpr size_t kBorderCommands = 8;
+// What of it the crash took, if anything.
+ReplicaLaws::Complaint find_lost(const SimBlobs& blobs, const broker::StoredJob& stored) {
+  if (stored.last.state < JobState::Finished)
+    for (const auto& checkpoint : stored.checkpoints)
+      for (const auto& tensor : checkpoint.tensors)
+        if (!blobs.has_durable(tensor.sha256))
+          return "a tensor of the checkpoint of step " + number(checkpoint.step) + " was lost in the crash";
+  if (stored.result)
+    for (const auto& tensor : stored.result->tensors)
+      if (!blobs.has_durable(tensor.sha256)) return "a tensor of its result was lost in the crash";
+  for (const auto& report : stored.predictions)
+    for (const auto& tensor : report.outputs)
+      if (!blobs.has_durable(tensor.sha256)) return "a prediction was lost in the crash";
+  return std::nullopt;
+}
 }  // namespace
 
 Checkers::Checkers(World& world, const SimStore& store, const SimBlobs& blobs,
@@ -28,12 +43,6 @@ void Checkers::fail(proto::JobNumber job, const std::string& what) {
 const JobSpec* Checkers::spec_of(proto::JobNumber job) const {
   const auto at = jobs_.find(job);
   return at == jobs_.end() ? nullptr : &specs_[at->second.spec];
-}
-
-Alone& Checkers::alone(proto::JobNumber number) {
-  Job& job = jobs_.at(number);
-  if (!job.alone) job.alone = std::make_unique<Alone>(specs_[job.spec]);
-  return *job.alone;
 }
 
 uint64_t Checkers::step_of(proto::JobNumber job) const {
@@ -50,16 +59,8 @@ void Checkers::expect_only_restarts(bool only) {
 
 ReplicaLaws::Counts Checkers::replica_counts() const {
   ReplicaLaws::Counts sum;
-  for (const auto& [number, job] : jobs_) {
-    if (!job.replicas) continue;
-    const ReplicaLaws::Counts& counts = job.replicas->counts();
-    sum.agreements += counts.agreements;
-    sum.left_out += counts.left_out;
-    sum.given_again += counts.given_again;
-    sum.grown += counts.grown;
-    sum.shrunk += counts.shrunk;
-    sum.inherited += counts.inherited;
-  }
+  for (const auto& [number, job] : jobs_)
+    if (job.replicas) sum += job.replicas->counts();
   return sum;
 }
 
@@ -72,8 +73,9 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
                      if (jobs_.contains(r.job)) return fail(r.job, "its number was used before");
                      Job& job = jobs_[r.job];
                      job.spec = static_cast<uint32_t>(std::strtoul(r.submission->job.c_str(), nullptr, 10));
-                     if (const JobSpec& spec = specs_[job.spec]; spec.has_replicas())
-                       job.replicas = std::make_unique<ReplicaLaws>(spec);
+                     const JobSpec& spec = specs_[job.spec];
+                     job.plain = std::make_unique<PlainLaws>(spec);
+                     if (spec.has_replicas()) job.replicas = std::make_unique<ReplicaLaws>(spec);
                    },
                    [&](const broker::JobChanged& r) { on_changed(r); },
                    [&](const broker::CheckpointCommitted& r) {
@@ -122,9 +124,8 @@ void Checkers::on_prediction(const broker::PredictionCommitted& r) {
   Job& job = jobs_[r.job];
   if (!job.predicted.insert(r.report.microbatch).second)
     fail(r.job, "microbatch " + number(r.report.microbatch) + " was predicted twice");
+  fail_if(r.job, job.plain->on_prediction(r.report));
   for (const auto& output : r.report.outputs) {
-    if (value_of(output.sha256) != alone(r.job).prediction(r.report.microbatch))
-      fail(r.job, "the prediction of microbatch " + number(r.report.microbatch) + " is another");
     if (!blobs_.has_durable(output.sha256)) fail(r.job, "a recorded prediction is not durable");
   }
 }
@@ -169,6 +170,10 @@ void Checkers::on_event(const proto::JobEvent& event) {
   if (event.kind == JobEventKind::Plan && job.replicas) job.replicas->on_plan(event);
   if (event.kind == JobEventKind::Step) on_training_step(job, event);
   if (event.kind == JobEventKind::Evaluation) on_evaluation(job, event);
+  if (const size_t said = event.text.find(" alone refuses what ");
+      event.kind == JobEventKind::Notice && said != std::string::npos &&
+      !liar_names_.contains(event.text.substr(0, said)))
+    fail(event.job, "an honest peer is out: " + event.text);
   if (event.kind == JobEventKind::Notice && event.text.find("no progress") != std::string::npos)
     world_.note(What::User, 0, 99, event.job);
 }
@@ -184,67 +189,35 @@ void Checkers::on_training_step(Job& job, const proto::JobEvent& event) {
   if (event.samples != event.step * spec.microbatches * spec.microbatch_size)
     fail(event.job,
          "after step " + number(event.step) + " the ledger stands at sample " + number(event.samples));
-  if (job.replicas) return fail_if(event.job, job.replicas->on_step(event));
-  const Alone::Step& expected = alone(event.job).after(event.step);
-  if (event.loss != expected.loss)
-    fail(event.job, "the loss of step " + number(event.step) + " is " + std::to_string(event.loss) +
-                        ", alone it is " + std::to_string(expected.loss));
-  if (event.gradient_norm != expected.norm)
-    fail(event.job, "the gradient norm of step " + number(event.step) + " is another than alone");
+  fail_if(event.job, job.replicas ? job.replicas->on_step(event) : job.plain->on_step(event));
 }
 
 void Checkers::on_evaluation(Job& job, const proto::JobEvent& event) {
   if (event.step <= job.evaluated) fail(event.job, "step " + number(event.step) + " was evaluated twice");
   job.evaluated = event.step;
-  if (job.replicas) return fail_if(event.job, job.replicas->on_evaluation(event));
-  if (event.metrics != alone(event.job).evaluation(event.step))
-    fail(event.job, "the evaluation after step " + number(event.step) + " is another than alone");
+  fail_if(event.job, job.replicas ? job.replicas->on_evaluation(event) : job.plain->on_evaluation(event));
 }
 
 void Checkers::on_agreed(const proto::AssignStage& assignment, uint64_t step, const HashRunner& runner) {
   const auto job = jobs_.find(assignment.run);
   if (job == jobs_.end() || !job->second.replicas || runner.agreement() == nullptr) return;
-  std::map<uint32_t, uint64_t> weights;
-  for (const HashRunner::Named& named : runner.state())
-    for (const peer::AgreedWeight& weight : runner.agreement()->weights())
-      if (named.key == weight.key) weights[weight.tensor->number] = named.value;
-  job->second.replicas->on_agreed(assignment, step, weights);
+  job->second.replicas->on_agreed(assignment, step, runner.agreed());
 }
 
-void Checkers::on_refused(const PeerId& peer, const proto::DifferenceRefused& refused) {
+void Checkers::on_heard(const PeerId& peer, const proto::Message& message) {
+  const auto* refused = std::get_if<proto::DifferenceRefused>(&message);
+  if (refused == nullptr) return;
   ++counts_.differences_refused;
-  if (liars_.contains(peer)) return;
-  const auto job = jobs_.find(refused.run);
-  if (job == jobs_.end()) return;
-  for (const auto& [seat, owner] : job->second.owners[refused.plan_version])
-    if (seat.replica == refused.replica && liars_.contains(owner)) return;
-  fail(refused.run, "what replica " + number(refused.replica + 1) + " sent was refused, and it is honest");
+  const auto job = jobs_.find(refused->run);
+  if (liars_.contains(peer) || job == jobs_.end()) return;
+  for (const auto& [seat, owner] : job->second.owners[refused->plan_version])
+    if (seat.replica == refused->replica && liars_.contains(owner)) return;
+  fail(refused->run, "what replica " + number(refused->replica + 1) + " sent was refused, and it is honest");
 }
 
-void Checkers::check_tensors(Job& job, proto::JobNumber job_number, uint64_t step,
+void Checkers::check_tensors(proto::JobNumber job, uint64_t step,
                              std::span<const proto::TensorReference> tensors, const char* where) {
-  const Alone::State& expected = alone(job_number).after(step).state;
-  const uint32_t slots = specs_[job.spec].slots;
-  for (const auto& tensor : tensors) {
-    const auto at = expected.find(tensor.key.name);
-    if (at == expected.end())
-      return fail(job_number,
-                  std::string(where) + " holds a tensor that the model has not: " + tensor.key.name);
-    const uint64_t value = value_of(tensor.sha256);
-    const uint64_t wanted = tensor.key.slot == dag::StateSlot::Value ? at->second.value
-                            : tensor.key.slot == dag::StateSlot::V   ? at->second.slots[1]
-                                                                     : at->second.slots[0];
-    if (value == wanted) continue;
-    std::string like;
-    for (uint64_t other = step > 8 ? step - 8 : 0; other < step + 8 && other <= specs_[job.spec].steps;
-         ++other) {
-      const TensorState& state = alone(job_number).after(other).state.at(tensor.key.name);
-      if (value == state.value || value == state.slots[0] || (slots == 2 && value == state.slots[1]))
-        like = ": it is step " + number(other) + "'s";
-    }
-    return fail(job_number, std::string(where) + " of step " + number(step) + " holds another " +
-                                to_string(tensor.key) + like);
-  }
+  fail_if(job, jobs_.at(job).plain->check_tensors(step, tensors, where));
 }
 
 void Checkers::on_checkpoint(const broker::CheckpointCommitted& checkpoint) {
@@ -253,14 +226,8 @@ void Checkers::on_checkpoint(const broker::CheckpointCommitted& checkpoint) {
   job.checkpointed = checkpoint.made();
   if (checkpoint.made() > job.committed)
     fail(checkpoint.job, "a checkpoint of step " + number(checkpoint.made()) + ", which is not committed");
-  const size_t wanted = size_t{specs_[job.spec].layers} * (1 + specs_[job.spec].slots);
-  if (job.replicas)
-    fail_if(checkpoint.job, job.replicas->on_checkpoint(checkpoint));
-  else if (checkpoint.tensors.size() != wanted)
-    fail(checkpoint.job, "the checkpoint of step " + number(checkpoint.step) + " has " +
-                             number(checkpoint.tensors.size()) + " tensors, the model " + number(wanted));
-  if (!job.replicas)
-    check_tensors(job, checkpoint.job, checkpoint.step, checkpoint.tensors, "the checkpoint");
+  fail_if(checkpoint.job,
+          job.replicas ? job.replicas->on_checkpoint(checkpoint) : job.plain->on_checkpoint(checkpoint));
   for (const auto& tensor : checkpoint.tensors)
     if (!blobs_.has_durable(tensor.sha256))
       fail(checkpoint.job, "the checkpoint of step " + number(checkpoint.step) +
@@ -281,24 +248,7 @@ void Checkers::on_result(proto::JobNumber job_number, const proto::JobResult& re
   if (result.tensors.size() != spec.layers)
     fail(job_number, "its result has " + number(result.tensors.size()) + " tensors");
   if (job.replicas) return fail_if(job_number, job.replicas->on_result(result));
-  check_tensors(job, job_number, result.step, result.tensors, "the result");
-}
-
-void Checkers::check_stored(proto::JobNumber job_number, const broker::StoredJob& stored) {
-  const bool open = stored.last.state < JobState::Finished;
-  if (open && !stored.checkpoints.empty())
-    for (const auto& checkpoint : stored.checkpoints)
-      for (const auto& tensor : checkpoint.tensors)
-        if (!blobs_.has_durable(tensor.sha256))
-          return fail(job_number, "a tensor of the checkpoint of step " + number(checkpoint.step) +
-                                      " was lost in the crash");
-  if (stored.result)
-    for (const auto& tensor : stored.result->tensors)
-      if (!blobs_.has_durable(tensor.sha256))
-        return fail(job_number, "a tensor of its result was lost in the crash");
-  for (const auto& report : stored.predictions)
-    for (const auto& tensor : report.outputs)
-      if (!blobs_.has_durable(tensor.sha256)) return fail(job_number, "a prediction was lost in the crash");
+  check_tensors(job_number, result.step, result.tensors, "the result");
 }
 
 void Checkers::on_broker_started() {
@@ -311,7 +261,7 @@ void Checkers::on_broker_started() {
     }
     if (stored->second.committed_step != job.committed)
       fail(job_number, "committed steps are not there after the crash");
-    check_stored(job_number, stored->second);
+    fail_if(job_number, find_lost(blobs_, stored->second));
   }
 }
 
@@ -328,8 +278,7 @@ void Checkers::on_assigned(const PeerId& peer, uint64_t connection, const proto:
                            number(job.plan));
   if (m.plan_version > job.plan && job.plan != 0) {
     ++counts_.recoveries;
-    if (only_restarts_ && !job.for_speed)
-      fail(m.run, "a new plan, although only the broker was restarted");
+    if (only_restarts_ && !job.for_speed) fail(m.run, "a new plan, although only the broker was restarted");
   }
   job.plan = m.plan_version;
   const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.seat, peer);
@@ -343,7 +292,7 @@ void Checkers::on_assigned(const PeerId& peer, uint64_t connection, const proto:
     fail(m.run, "it goes back to step " + number(begins) + ", although it has a checkpoint of step " +
                     number(job.checkpointed));
   if (job.replicas) return fail_if(m.run, job.replicas->on_assigned(m));
-  check_tensors(job, m.run, m.after_step, m.tensors, "an assignment");
+  check_tensors(m.run, m.after_step, m.tensors, "an assignment");
 }
 
 void Checkers::check_command_sent(uint64_t connection, const proto::Command& m) {
@@ -371,8 +320,8 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                  [&](const proto::StandBy& m) {
                    // What a stage offers itself is tried, and believed once somebody has it.
                    const bool is_offered = !liars_.empty() && !m.sources.empty();
-                   if (Job& job = jobs_[m.run]; !m.tensors.empty() && !is_offered && !job.replicas)
-                     check_tensors(job, m.run, m.step, m.tensors, "what a stand-by fetches");
+                   if (!m.tensors.empty() && !is_offered && !jobs_.at(m.run).replicas)
+                     check_tensors(m.run, m.step, m.tensors, "what a stand-by fetches");
                  },
                  [&](const proto::Refusal&) { ++counts_.refused; },
                  [](const auto&) {},
@@ -394,7 +343,7 @@ void Checkers::on_stage_loaded(const proto::AssignStage& assignment) {
   if (!jobs_.contains(assignment.run)) return;
   if (ReplicaLaws* replicas = jobs_[assignment.run].replicas.get())
     return fail_if(assignment.run, replicas->on_loaded(assignment));
-  check_tensors(jobs_[assignment.run], assignment.run, assignment.after_step, assignment.tensors, "a stage");
+  check_tensors(assignment.run, assignment.after_step, assignment.tensors, "a stage");
 }
 
 void Checkers::on_tensor_used(const proto::AssignStage& assignment, const proto::TensorHeader& header) {

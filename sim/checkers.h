@@ -11,6 +11,7 @@
 #include "broker/records.h"
 #include "sim/disk.h"
 #include "sim/model.h"
+#include "sim/plain_laws.h"
 #include "sim/replica_laws.h"
 #include "sim/runner.h"
 #include "sim/sent_stages.h"
@@ -25,7 +26,6 @@ class Checkers {
            size_t script_max);
 
   const JobSpec* spec_of(proto::JobNumber job) const;
-  Alone& alone(proto::JobNumber job);
 
   // The broker's records have become durable.
   void on_durable(std::span<const broker::Record> records);
@@ -44,12 +44,15 @@ class Checkers {
   void on_peer_memory(size_t blobs);
   // A stage of a replica has agreed with those of the others.
   void on_agreed(const proto::AssignStage& assignment, uint64_t step, const HashRunner& runner);
-  // A peer refuses to add up what a replica sent: one of that is a liar, or it is one itself.
-  void on_refused(const PeerId& peer, const proto::DifferenceRefused& refused);
+  // A peer said so. Who refuses to add up what a replica sent: one of that is a liar, or it is one itself.
+  void on_heard(const PeerId& peer, const proto::Message& message);
   // Until then broker restarts are the only faults: no run may lose its plan.
   void expect_only_restarts(bool only);
   // Some peers lie: no run may lose more by that than what was done since its last checkpoint.
-  void expect_liars(std::set<PeerId> liars) { liars_ = std::move(liars); }
+  void expect_liars(std::set<PeerId> liars, std::set<std::string> names) {
+    liars_ = std::move(liars);
+    liar_names_ = std::move(names);
+  }
 
   struct Counts {
     uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0, waits = 0,
@@ -64,8 +67,8 @@ class Checkers {
  private:
   struct Job {
     uint32_t spec = 0;
-    std::unique_ptr<Alone> alone;
-    std::unique_ptr<ReplicaLaws> replicas;  // of one that has some
+    std::unique_ptr<PlainLaws> plain;
+    std::unique_ptr<ReplicaLaws> replicas;  // in place of those, where it has some
     uint64_t last_event = 0, committed = 0, evaluated = 0, checkpointed = 0;
     std::map<proto::PlanVersion, std::map<plan::Seat, PeerId>> owners;
     proto::PlanVersion plan = 0, command_plan = 0;
@@ -82,9 +85,8 @@ class Checkers {
   void on_command(const broker::CommandIssued& r);
   void on_checkpoint(const broker::CheckpointCommitted& checkpoint);
   void on_result(proto::JobNumber number, const proto::JobResult& result);
-  void check_tensors(Job& job, proto::JobNumber number, uint64_t step,
-                     std::span<const proto::TensorReference> tensors, const char* where);
-  void check_stored(proto::JobNumber number, const broker::StoredJob& stored);
+  void check_tensors(proto::JobNumber number, uint64_t step, std::span<const proto::TensorReference> tensors,
+                     const char* where);
   void on_training_step(Job& job, const proto::JobEvent& event);
   void on_evaluation(Job& job, const proto::JobEvent& event);
   void on_assigned(const PeerId& peer, uint64_t connection, const proto::AssignStage& m);
@@ -104,6 +106,7 @@ class Checkers {
   Counts counts_;
   bool only_restarts_ = false;
   std::set<PeerId> liars_;
+  std::set<std::string> liar_names_;  // as notices have them
   size_t peer_blobs_max_ = 0;
 };
 

@@ -8,7 +8,6 @@
 namespace weft::sim {
 
 namespace {
-constexpr Duration kCollectAge = std::chrono::minutes(5);
 constexpr Duration kBetweenSweeps = std::chrono::seconds(5);
 }  // namespace
 
@@ -135,7 +134,7 @@ Status SimBlobs::make_durable(const std::set<Digest>& blobs, Instant now) {
 
 void SimBlobs::collect(const std::set<Digest>& kept, Instant now) {
   std::erase_if(durable_, [&](const auto& entry) {
-    return !kept.contains(entry.first) && now - entry.second.since > kCollectAge;
+    return !kept.contains(entry.first) && now - entry.second.since > collect_age_;
   });
 }
 

@@ -63,6 +63,8 @@ class SimBlobs {
   void keep_transient(const std::set<Digest>& kept, Instant now, Duration young);
   void wipe_transient() { transient_.clear(); }
   void set_full(bool full) { full_ = full; }
+  // Where copies travel for longer than that: a real broker keeps what a peer that is there has put.
+  void set_collect_age(Duration age) { collect_age_ = age; }
   size_t transient_count() const { return transient_.size(); }
 
  private:
@@ -80,6 +82,7 @@ class SimBlobs {
   // Walked through only to take some away, which has no order.
   std::unordered_map<Digest, Blob, FirstBytes> durable_, transient_;
   Instant next_sweep_{};
+  Duration collect_age_ = std::chrono::minutes(5);
   bool full_ = false;
 };
 

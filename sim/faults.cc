@@ -63,8 +63,9 @@ void Faults::restart_broker_later(Duration delay) {
 
 void Faults::at_agreement(NodeId node) {
   if (phase_ != 1 || agreements_between_ == 0 || !agreements_.one_in(agreements_between_)) return;
-  constexpr std::array kinds = {Fault::PeerCrash,  Fault::PeerVanish,    Fault::PeerFreeze, Fault::DeviceLost,
-                                Fault::Partition, Fault::PairPartition, Fault::Break,      Fault::BrokerCrash};
+  constexpr std::array kinds = {Fault::PeerCrash,  Fault::PeerVanish, Fault::PeerFreeze,
+                                Fault::DeviceLost, Fault::Partition,  Fault::PairPartition,
+                                Fault::Break,      Fault::BrokerCrash};
   const Fault fault = kinds[agreements_.below(kinds.size())];
   until(agreements_.between(Duration{}, Duration(milliseconds(500))), [this, node, fault] {
     if (fault == Fault::BrokerCrash) return strike(fault);

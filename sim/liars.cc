@@ -35,10 +35,12 @@ constexpr std::array kLies = {
     LieName{Lie::WithholdsTensors, "withholds-tensors", "computes, and sends nothing to its neighbours",
             false},
     LieName{Lie::RandomHashes, "random-hashes", "snapshots of tensors that nobody has", false},
-    LieName{Lie::NanDifferences, "nan-differences", "what is not finite, to replicas that agree with it", false,
-            true},
-    LieName{Lie::HugeDifferences, "huge-differences", "differences a million times as large as others'", false,
-            true},
+    LieName{Lie::NanDifferences, "nan-differences", "what is not finite, to replicas that agree with it",
+            false, true},
+    LieName{Lie::HugeDifferences, "huge-differences", "differences a million times as large as others'",
+            false, true},
+    LieName{Lie::RefusesOthers, "refuses-others", "that what other replicas sent is out of all proportion",
+            false, true},
     LieName{Lie::NanSquares, "nan-squares", "gradients that are not finite", true},
     LieName{Lie::NanTensors, "nan-tensors", "tensors that are not finite, to its neighbours", true},
     LieName{Lie::FailsForEver, "fails-for-ever", "fails a stage as if it were the job's fault", true},
@@ -69,7 +71,8 @@ Liar::Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas) : draw_(see
   }
   std::vector<Lie> refused;
   for (const LieName& lie : kLies)
-    if (!lie.is_believed && (of_replicas || !lie.is_of_replicas)) refused.push_back(lie.lie);
+    if (!lie.is_believed && (of_replicas ? lie.lie != Lie::HugeDifferences : !lie.is_of_replicas))
+      refused.push_back(lie.lie);
   for (uint64_t count = draw_.between(1, 3); count > 0; --count)
     script_.push_back(refused[draw_.below(refused.size())]);
 }
@@ -143,8 +146,7 @@ void Liar::change(proto::EvaluationReport& report) {
   if (tells(Lie::WrongNumbers) && !report.loss.empty()) report.loss.back() += 1;
 }
 
-void Liar::change(TensorPacket& packet, const proto::AssignStage& stage,
-                  const replicas::LeftOut* left_out) {
+void Liar::change(TensorPacket& packet, const proto::AssignStage& stage, const replicas::LeftOut* left_out) {
   if (packet.header.direction != proto::Direction::Forward) return;
   if (tells(Lie::NanDifferences)) packet.spoilt = true;
   const replicas::LocalSteps& local = stage.local->steps;
@@ -162,6 +164,9 @@ std::vector<proto::Message> Liar::say(const proto::Message& truth, const proto::
   if (std::holds_alternative<proto::StageReady>(truth)) is_silent_ = tells(Lie::SilentWhenReady);
   if (is_silent_ && (is_report(truth) || std::holds_alternative<proto::StageFailed>(truth))) return {};
   std::vector<proto::Message> told = around(truth, stage);
+  if (const auto* report = std::get_if<proto::StepReport>(&truth);
+      report != nullptr && stage != nullptr && stage->local && tells(Lie::RefusesOthers))
+    told.push_back(refusal_after(*report, *stage));
   proto::Message changed = truth;
   std::visit(Overloaded{
                  [&](proto::StepReport& m) {
@@ -193,6 +198,16 @@ std::vector<proto::Message> Liar::say(const proto::Message& truth, const proto::
   told.push_back(std::move(changed));
   if (is_report(truth) && tells(Lie::ReportsTwice)) told.push_back(told.back());
   return told;
+}
+
+proto::DifferenceRefused Liar::refusal_after(const proto::StepReport& report,
+                                             const proto::AssignStage& stage) {
+  const replicas::LocalSteps& local = stage.local->steps;
+  return {.run = stage.run,
+          .plan_version = stage.plan_version,
+          .step = next_agreement(local, std::min(report.step + 1, last_inner_step(local))),
+          .replica = (stage.seat.replica + 1) % local.terms.count,
+          .ratio = draw_.one_in(2) ? 50.0 : 0.0};
 }
 
 // What it says before, of whatever it likes.

@@ -39,6 +39,7 @@ enum class Lie : uint8_t {
   // Of who has a part in a replica with local steps.
   NanDifferences,
   HugeDifferences,
+  RefusesOthers,
   // Believed.
   NanSquares,
   NanTensors,
@@ -56,7 +57,8 @@ std::optional<Lie> lie_named(std::string_view name);
 
 class Liar {
  public:
-  // Nothing: some of those that are not believed; `of_replicas`: of jobs with replicas.
+  // Nothing: some of those that are not believed; `of_replicas`: of jobs with replicas, but for differences
+  // that are huge, which others can compare only where all else is well.
   Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas = false);
 
   // What the broker is told instead of the truth. `stage`: what the peer has; null: none.
@@ -75,6 +77,7 @@ class Liar {
   void change(proto::StepReport& report, const proto::AssignStage& stage);
   void change(proto::CheckpointReport& report);
   void change(proto::EvaluationReport& report);
+  proto::DifferenceRefused refusal_after(const proto::StepReport& report, const proto::AssignStage& stage);
   std::vector<proto::Message> around(const proto::Message& truth, const proto::AssignStage* stage);
 
   Draw draw_;

@@ -169,12 +169,13 @@ int main(int argc, char** argv) {
       std::printf("%s\nThe last events (time, what, numbers as sim/world.h names them):\n%s",
                   result.failure->c_str(), result.last_notes.c_str());
       std::printf(
-          "violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64 " --peers %u%s%s%s%s%s%s\n",
+          "violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64
+          " --peers %u%s%s%s%s%s%s\n",
           result.failure->c_str(), s + 1, options.seed, options.peers,
           options.chaos ? (" --minutes " + std::to_string(*options.chaos / std::chrono::minutes(1))).c_str()
                         : "",
-          options.replicas ? " --replicas" : "", options.faults ? "" : " --no-faults", arguments.bug.empty() ? "" : " --bug ", arguments.bug.c_str(),
-          again_with_liars(arguments).c_str());
+          options.replicas ? " --replicas" : "", options.faults ? "" : " --no-faults",
+          arguments.bug.empty() ? "" : " --bug ", arguments.bug.c_str(), again_with_liars(arguments).c_str());
       return 1;
     }
   }

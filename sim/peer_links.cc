@@ -172,9 +172,9 @@ void PeerLinks::on_tensor(uint64_t generation, const plan::Seat& from, const Ten
         Error{ErrorCode::OutOfRange,
               "edge " + std::to_string(packet.header.edge) + ": a value is not finite"}));
   if (packet.spoilt && packet.header.program == proto::ProgramKind::Agree)
-    return shell_.act(shell_.machine->on_difference_not_finite(
-        shell_.world.now(), generation, from, packet.header.step,
-        Error{ErrorCode::OutOfRange, "a difference is not finite"}));
+    return shell_.act(
+        shell_.machine->on_difference_not_finite(shell_.world.now(), generation, from, packet.header.step,
+                                                 Error{ErrorCode::OutOfRange, "a difference is not finite"}));
   bool accepted = false;
   if (again) {
     return shell_.microbatches.add_again(packet);

@@ -63,8 +63,8 @@ class Microbatches {
   std::map<Key, uint64_t> data_;
 };
 
-// What the seats of other replicas have sent for agreements, as peer/service/inbox.h has it: a Mean takes what
-// is of its own tensors, with an Agree the round is over.
+// What the seats of other replicas have sent for agreements, as peer/service/inbox.h has it: a Mean takes
+// what is of its own tensors, with an Agree the round is over.
 class AgreedTensors {
  public:
   void put(const TensorPacket& packet);

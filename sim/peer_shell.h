@@ -29,7 +29,7 @@ struct PeerShell {
     uint64_t speed = 1000;     // in truth
     Bytes memory{int64_t{8} << 30};
     Bug bug = Bug::None;
-    std::shared_ptr<Liar> liar{};  // nothing: it says what is
+    std::shared_ptr<Liar> liar{};          // nothing: it says what is
     std::function<void()> at_agreement{};  // called when it begins a task of one
   };
   struct Stage {

@@ -23,7 +23,7 @@ void PeerTasks::make_runner(const peer::MakeRunner& effect) {
     shell_.world.note(What::Runner, shell_.options.node, effect.assignment->run,
                       effect.assignment->plan_version);
     if (shell_.has_stage(effect.generation)) {
-      shell_.stage->runner = std::make_shared<HashRunner>(effect.assignment);
+      shell_.stage->runner = std::make_shared<HashRunner>(effect.assignment, shell_.options.bug);
       shell_.checkers.on_stage_loaded(*effect.assignment);
     }
     shell_.act(shell_.machine->on_runner_made(shell_.world.now(), effect.generation,

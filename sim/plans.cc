@@ -4,8 +4,8 @@
 #include <functional>
 #include <set>
 
-#include "broker/place/local_plan.h"
 #include "broker/place/pace.h"
+#include "broker/run/local_plan.h"
 #include "dag/state.h"
 
 namespace weft::sim {
@@ -155,8 +155,8 @@ std::vector<uint64_t> shares_of(const JobSpec& job, const broker::StartPlanning&
   Draw draw(job.seed, count);
   std::vector<uint64_t> shares;
   for (uint32_t replica = 0; replica < count; ++replica)
-    shares.push_back(draw.between((job.every + replicas::kShareRatioMax - 1) / replicas::kShareRatioMax,
-                                  job.every));
+    shares.push_back(
+        draw.between((job.every + replicas::kShareRatioMax - 1) / replicas::kShareRatioMax, job.every));
   shares[draw.below(count)] = job.every;
   return shares;
 }
@@ -194,8 +194,8 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
       own.stages.push_back(stage_plan(replica, stage, request, device));
       slowest = std::max(slowest, own.stages.back().forward);
     }
-    plan.predicted_step = std::max(plan.predicted_step, std::chrono::milliseconds(1) +
-                                                            slowest * (job.microbatches + replica.stages));
+    plan.predicted_step = std::max(
+        plan.predicted_step, std::chrono::milliseconds(1) + slowest * (job.microbatches + replica.stages));
   }
   plan.agreed = agree_about(job, dealt, draw);
   plan.shares = shares_of(job, request, static_cast<uint32_t>(dealt.size()));
@@ -204,8 +204,8 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
   local.terms.shares = plan.shares;
   const auto graphs = graphs_of(dealt.front());
   const auto initial = initial_of(job, *graphs);
-  const auto terms = terms_of(job, *graphs, initial,
-                              go_on_from(std::move(local), request.checkpoint, job.replicas_max > 0));
+  const auto terms =
+      terms_of(job, *graphs, initial, go_on_from(std::move(local), request.checkpoint, job.replicas_max > 0));
   broker::Assembly assembly(request, terms, plan, copy_rate, secrets(secret));
   for (uint32_t replica = 0; replica < dealt.size(); ++replica)
     for (const auto& [kind, program] : graphs_of(dealt[replica])->programs)

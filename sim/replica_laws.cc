@@ -50,8 +50,7 @@ std::string describe(const RoundsAlone::Rounds& rounds) {
   for (const OuterRound& round : rounds) {
     text += " [" + number(round.steps_before) + ":";
     for (const uint64_t steps : round.steps) text += " " + number(steps);
-    for (const auto& range : round.taken)
-      text += " takes " + number(range.first) + "+" + number(range.count);
+    for (const auto& range : round.taken) text += " takes " + number(range.first) + "+" + number(range.count);
     if (!round.inherited.is_whole()) text += " inherits";
     text += "]";
   }
@@ -59,6 +58,16 @@ std::string describe(const RoundsAlone::Rounds& rounds) {
 }
 
 }  // namespace
+
+ReplicaLaws::Counts& ReplicaLaws::Counts::operator+=(const Counts& more) {
+  agreements += more.agreements;
+  left_out += more.left_out;
+  given_again += more.given_again;
+  grown += more.grown;
+  shrunk += more.shrunk;
+  inherited += more.inherited;
+  return *this;
+}
 
 uint64_t ReplicaLaws::made(uint64_t inner) const { return running_ ? steps_at(*running_, inner) : inner; }
 
@@ -198,6 +207,10 @@ ReplicaLaws::Complaint ReplicaLaws::on_step(const proto::JobEvent& event) {
     norms += made.norm;
     ++count;
   }
+  if (count == 0) {  // those whose step it was are left out
+    if (event.skipped) return std::nullopt;
+    return "step " + number(event.step) + " has a loss, and nobody made it";
+  }
   if (event.loss != losses / count || event.gradient_norm != norms / count)
     return "the loss of step " + number(event.step) + " is " + std::to_string(event.loss) +
            ", by the record it is " + std::to_string(losses / count) + ":" + describe(all);
@@ -214,8 +227,9 @@ ReplicaLaws::Complaint ReplicaLaws::on_evaluation(const proto::JobEvent& event) 
 
 // ---- what is kept of it
 
+// It may be one of the plan before, whose copies became durable when nobody was there to make another.
 size_t ReplicaLaws::tensors_wanted(const broker::CheckpointCommitted& checkpoint) const {
-  const size_t replicas = running_->terms.count;
+  const size_t replicas = checkpoint.local->skipped_steps.size();
   size_t each = 1 + spec_.slots * replicas + (spec_.averages ? 0 : 1);
   if (spec_.is_lossy) {
     each += replicas - checkpoint.local->inherited.debtless.size();
@@ -236,7 +250,8 @@ ReplicaLaws::Complaint ReplicaLaws::on_checkpoint(const broker::CheckpointCommit
   if (checkpoint.tensors.size() != tensors_wanted(checkpoint))
     return where + " has " + number(checkpoint.tensors.size()) + " tensors, not " +
            number(tensors_wanted(checkpoint));
-  auto wrong = check_tensors(alone_.begun(rounds, inherited, running_->terms.count), checkpoint.tensors, where);
+  auto wrong = check_tensors(alone_.begun(rounds, inherited, checkpoint.local->skipped_steps.size()),
+                             checkpoint.tensors, where);
   if (wrong) *wrong += describe(rounds);
   return wrong;
 }
@@ -250,8 +265,8 @@ ReplicaLaws::Complaint ReplicaLaws::on_result(const proto::JobResult& result) {
   for (const OuterRound& round : rounds)
     for (uint64_t step = round.steps_before + 1; step <= round.steps_after(); ++step)
       if (const uint64_t of = samples_of(round, step); of > spec_.steps || ++taken[of] > 1)
-        return "the samples of step " + number(of) + " were taken twice, or are none of the run's:" +
-               describe(rounds);
+        return "the samples of step " + number(of) +
+               " were taken twice, or are none of the run's:" + describe(rounds);
   auto wrong = check_tensors(alone_.after(rounds), result.tensors, "the result");
   if (wrong) *wrong += describe(rounds);
   return wrong;

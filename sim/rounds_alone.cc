@@ -63,8 +63,7 @@ Alone::State RoundsAlone::make_steps(const State& from, const OuterRound& round,
   for (uint32_t before = 0; before < replica; ++before) step += round.steps[before];
   for (uint64_t index = 0; index < round.steps[replica]; ++index) {
     ++step;
-    const uint64_t number =
-        number_of_local_update(own.updates + index + 1, locate(round, step).scheduled);
+    const uint64_t number = number_of_local_update(own.updates + index + 1, locate(round, step).scheduled);
     Alone::Step next = alone_.make_step(state, samples_of(round, step), number);
     made.push_back({next.loss, next.norm});
     state = std::move(next.state);
@@ -85,9 +84,9 @@ RoundsAlone::State RoundsAlone::make_round(State state, const OuterRound& round)
     for (uint32_t number = 0; number < names_.size(); ++number) {
       const std::string& name = names_[number];
       OwnTensor& tensor = own[replica].tensors.at(name);
-      const PassedHash passed = pass_through(
-          terms_.codec, draw_of(job_.seed, round.steps_before, number, replica),
-          difference_of(now.at(name).value, state.shared.at(name).agreed), tensor.residue);
+      const PassedHash passed =
+          pass_through(terms_.codec, draw_of(job_.seed, round.steps_before, number, replica),
+                       difference_of(now.at(name).value, state.shared.at(name).agreed), tensor.residue);
       std::ranges::copy(now.at(name).slots, tensor.slots);
       tensor.residue = passed.residue;
       means[number].add(passed.read, round.steps[replica] * job_.microbatches * job_.microbatch_size);

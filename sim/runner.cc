@@ -9,7 +9,7 @@ using peer::Task;
 using peer::TaskKind;
 using proto::ProgramKind;
 
-HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
+HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment, Bug bug)
     : assignment_(std::move(assignment)) {
   std::map<dag::StateKey, uint64_t> tensors;
   const uint32_t replica = assignment_->local ? assignment_->seat.replica : 0;
@@ -50,7 +50,7 @@ HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
       }
     }
   }
-  if (assignment_->local) agreement_.emplace(assignment_, tensors);
+  if (assignment_->local) agreement_.emplace(assignment_, tensors, bug);
 }
 
 bool HashRunner::reads(const Task& task, uint32_t receive) const {
@@ -156,6 +156,14 @@ std::vector<HashRunner::Named> HashRunner::state() const {
   if (agreement_)
     for (Named& kept : agreement_->tensors()) named.push_back(std::move(kept));
   return named;
+}
+
+std::map<uint32_t, uint64_t> HashRunner::agreed() const {
+  std::map<uint32_t, uint64_t> weights;
+  for (const peer::AgreedWeight& weight : agreement_->weights())
+    for (const Parameter& parameter : parameters_)
+      if (parameter.name == weight.key.name) weights[weight.tensor->number] = parameter.state.value;
+  return weights;
 }
 
 Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& output) {

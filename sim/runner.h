@@ -14,7 +14,7 @@ namespace weft::sim {
 
 class HashRunner {
  public:
-  explicit HashRunner(std::shared_ptr<const proto::AssignStage> assignment);
+  explicit HashRunner(std::shared_ptr<const proto::AssignStage> assignment, Bug bug = Bug::None);
 
   struct Inputs {
     std::vector<std::pair<uint32_t, uint64_t>> received;  // by index in StageProgram::receives
@@ -35,6 +35,7 @@ class HashRunner {
   // Received values that the segment reads.
   bool reads(const peer::Task& task, uint32_t receive) const;
   std::vector<Named> state() const;
+  std::map<uint32_t, uint64_t> agreed() const;  // weights, by number
   const HashAgreement* agreement() const { return agreement_ ? &*agreement_ : nullptr; }
 
  private:

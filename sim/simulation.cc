@@ -60,7 +60,7 @@ constexpr uint64_t kDriftPath = 16'000'000, kDriftLine = 2'500'000;
 constexpr uint64_t kSlowLine = 1'000'000;
 constexpr size_t kLiarsAmongReplicas = 2;
 // Bytes a second for copies of a state, which take longer than a minute then: replicas keep them.
-constexpr uint64_t kSlowCopies = 1000;
+constexpr uint64_t kSlowCopies = 100;
 bool copies_stay(const SimulationOptions& options) {
   return options.replicas && mix(options.seed, 0x73746179) % 3 == 0;
 }
@@ -83,7 +83,8 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.drift.look_after = {};
   if (options.replicas) {  // they come and go
     broker.broker.measures_links = options.seed % 2 == 0;
-    if (copies_stay(options)) broker.broker.run.copy_rate = kSlowCopies;
+    if (copies_stay(options))
+      broker.broker.run.copy_rate = kSlowCopies, broker.broker.slowest_bytes_per_second = kSlowCopies;
   }
   if (options.drift) {
     broker.plans_by_pace = broker.broker.measures_links = true;
@@ -120,6 +121,7 @@ Simulation::Simulation(const SimulationOptions& options)
       checkers_(world_, store_, blobs_, specs_, broker_options_.broker.run.script_max),
       broker_(world_, network_, store_, blobs_, checkers_, specs_, broker_options_, options.seed) {
   world_.set_trace(options.trace);
+  if (copies_stay(options)) blobs_.set_collect_age(std::chrono::hours(1));
 }
 
 JobSpec Simulation::draw_job(uint32_t index) {
@@ -181,6 +183,12 @@ JobSpec Simulation::draw_job(uint32_t index) {
     job.checkpoint_every = draw_.doubling(seconds(2), seconds(30));
   job.stop = draw_.one_in(12);
   if (options_.replicas && (index == 0 || draw_.one_in(2))) draw_replicas(job);
+  if (copies_stay(options_)) {
+    job.width = 16;
+    job.layers = std::min(job.layers, 3u);
+    job.stages = std::min(job.stages, job.layers);
+    job.wraps = job.wraps && job.stages >= 2 && job.layers > job.stages;
+  }
   return job;
 }
 
@@ -198,7 +206,6 @@ void Simulation::draw_replicas(JobSpec& job) {
   job.is_lossy = draw_.one_in(2);
   job.averages = draw_.one_in(3);
   job.steps = draw_.between(20, 200);
-  if (copies_stay(options_)) job.width = 64;
 }
 
 std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, uint64_t seed) {
@@ -235,12 +242,15 @@ void Simulation::draw_liars() {
   uint32_t needed = 0;
   for (const JobSpec& job : specs_) needed = std::max({needed, job.stages + 1, job.replicas + 1});
   // Where more lie at once about what they have learnt, nobody can tell whether it is the data.
-  const size_t most = options_.replicas ? kLiarsAmongReplicas : options_.peers;
   std::optional<Lie> lie = options_.lie;
-  if (options_.replicas && !lie) lie = Lie::NanDifferences;
+  const bool is_mixed = options_.replicas && !lie && mix(options_.seed, 0x6d6978) % 2 == 0;
+  if (options_.replicas && !lie && !is_mixed) lie = Lie::NanDifferences;
+  const size_t most = !options_.replicas            ? options_.peers
+                      : lie == Lie::HugeDifferences ? 1
+                                                    : kLiarsAmongReplicas;
   for (NodeId node = 1; node + needed <= options_.peers && liars_.size() < most; ++node)
     if (mix(options_.seed, 0x6c69617200 + node) % 100 < options_.liars)
-      liars_[node] = std::make_shared<Liar>(mix(options_.seed, node), lie);
+      liars_[node] = std::make_shared<Liar>(mix(options_.seed, node), lie, is_mixed);
 }
 
 void Simulation::set_uplink(NodeId node, double bytes_per_second) {
@@ -327,8 +337,12 @@ uint64_t Simulation::cast() {
   for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
   draw_liars();
   std::set<PeerId> liars;
-  for (const auto& [node, liar] : liars_) liars.insert(key_of(node));
-  checkers_.expect_liars(std::move(liars));
+  std::set<std::string> names;
+  for (const auto& [node, liar] : liars_) {
+    liars.insert(key_of(node));
+    names.insert("peer peer-" + std::to_string(node));
+  }
+  checkers_.expect_liars(std::move(liars), std::move(names));
   const uint32_t most = is_large ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
     peers_.push_back(make_peer(node, key_of(node), draw_.next()));

@@ -101,7 +101,7 @@ const std::map<std::string, Layer>& layers() {
        {{"serve", "dag/incremental", "train", "dag/onnx", "text", "web", "net", "storage",
          "peer/backend/reference", "peer", "peer/backend", "dag", "base"}}},
       {"ui", {{"proto", "web", "net", "plan", "base"}}},
-      {"sim", {{"net/model", "broker", "peer/machine", "proto", "plan", "dag", "base"}}},
+      {"sim", {{"net/model", "broker", "peer/machine", "proto", "plan", "replicas", "dag", "base"}}},
       {"cli",
        {{"broker/service",
          "broker/store",
