@@ -271,7 +271,9 @@ constexpr JobKey kReplicas[] = {
          "How many copies of the model learn side by side, each from samples of its own. With `auto`, or a "
          "map of `min` and `max`, a run has as many as pay of the peers that are there: it grows when others "
          "join and goes on with fewer when some leave. What is learned then depends on who was there; the "
-         "record `trained.rounds.jsonl` says it.",
+         "record `trained.rounds.jsonl` says it. With `sync: step` it does not: there are as many as pay, "
+         "and a "
+         "number says how many at most.",
      .example = "replicas: 4\nsync: {every: 30}",
      .otherwise = "1",
      .takes = "a whole number from 1 to 1024, `auto`, or a map with `min` and `max`"},
@@ -284,11 +286,12 @@ constexpr JobKey kReplicas[] = {
      .example = "replicas: {min: 2, max: 8}\nsync: {every: 30}",
      .otherwise = "1024"},
     {.path = "sync",
-     .meaning =
-         "When replicas come to the same weights. With `step` they add up the gradients of each step: the "
-         "bytes of one machine. With `every` each makes steps of `batch_size` samples alone, with the job's "
-         "optimizer, and all agree now and then; `steps` are those of all of them together. "
-         "[design/replicas.md](design/replicas.md) says what is computed.",
+     .meaning = "When replicas come to the same weights. With `step` each computes a part of every step, and "
+                "they add "
+                "up its gradients: the bytes of one machine. With `every` each makes steps of `batch_size` "
+                "samples alone, with the job's "
+                "optimizer, and all agree now and then; `steps` are those of all of them together. "
+                "[design/replicas.md](design/replicas.md) says what is computed.",
      .example = "sync: {every: 10}",
      .otherwise = "step",
      .takes = "`step`, or a map with `every`"},

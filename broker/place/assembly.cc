@@ -51,7 +51,7 @@ void go_on_from(const SavedState& saved, proto::AssignStage& stage) {
   stage.after_step =
       stage.local ? InnerSteps(stage.local->steps).find(saved.step(), saved.made()).value_or(saved.made())
                   : saved.step();
-  stage.skipped_steps = saved.skipped_steps(stage.seat.replica) + stage.after_step - saved.step();
+  stage.skipped_steps = saved.skipped_steps(own_set(stage)) + stage.after_step - saved.step();
 }
 
 // For a device of another class than the stage was made for.

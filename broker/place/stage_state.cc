@@ -45,7 +45,7 @@ bool StageState::owns(std::string_view initializer) const {
 
 void StageState::add_beside(const SavedState& saved, const std::string& initializer,
                             std::vector<proto::TensorReference>& into) const {
-  const uint32_t own = stage_.seat.replica;
+  const uint32_t own = own_set(stage_);
   const auto take = [&](StateSlot slot, uint32_t from, uint32_t to) {
     const auto* found = saved.find({dag::StateOwner::Initializer, initializer, slot, from});
     if (found == nullptr) return;
@@ -66,7 +66,7 @@ bool StageState::has(const dag::StateKey& key) const {
   if (!names_.contains(key.name)) return false;
   if (is_weight(key.slot) || key.slot == StateSlot::OuterMomentum) return true;
   if (key.slot == StateSlot::ReturnResidue) return owns(key.name);
-  return key.replica == stage_.seat.replica;
+  return key.replica == own_set(stage_);
 }
 
 }  // namespace weft::broker

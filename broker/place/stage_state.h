@@ -12,6 +12,10 @@
 
 namespace weft::broker {
 
+// Under which number a state has what the stage's replica keeps for itself: replicas that make local steps each
+// have slots of their own, all others have the same.
+inline uint32_t own_set(const proto::AssignStage& stage) { return stage.local ? stage.seat.replica : 0; }
+
 // What a run goes on from, by key.
 class SavedState {
  public:

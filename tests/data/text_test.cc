@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset.h"
+#include "data/npy.h"
 #include "tests/data/reading.h"
 #include "tests/support/scratch.h"
 

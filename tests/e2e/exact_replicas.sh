@@ -49,12 +49,13 @@ same plain "3 replicas, of which one computes two ranges"
 # One of four peers is killed: a fifth takes its place; then another, and nobody can. Then the broker.
 terms kill 90
 start_peer e --device cpu:1 --listen 127.0.0.1:0
-submit_job "$job" "${run[@]}" --set 'replicas={min: 1, max: 4}' --set placement.stages=1 --set "output=$work/out.onnx"
+submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 4}' --set placement.stages=1 --set "output=$work/out.onnx"
 wait_for_step 10
 lose_peer "$(one_of $(active_peers))"
 wait_for_recovery
 lose_peer "$(one_of $(active_peers))"
 wait_for_recovery
+[ "$(active_peers | wc -l)" -ge 2 ] || fail "no two replicas are left"
 end_process KILL "$broker_pid"
 exec {broker_out}<&-
 start_broker --lease 3s

@@ -57,6 +57,17 @@ for format in "${formats[@]}"; do
   same_file "$format in 3 stages: losses" "$work/$format.local.json.numbers" "$work/out.json.numbers"
 done
 
+# The same bytes as tokens of 16 bits, as nanoGPT writes them: it learns the same.
+made_text 20000 >"$work/corpus.txt"
+/usr/bin/python3 -c 'import array, sys; array.array("H", list(open(sys.argv[1], "rb").read())).tofile(open(sys.argv[2], "wb"))' "$work/corpus.txt" "$work/corpus.bin"
+gpt=(examples/gpt/job.yaml --set steps=6 --set batch_size=4 --set microbatch_size=2 --set checkpoint=null)
+tokens=(--set "data={train: {type: tokens, path: $work/corpus.bin, sequence_length: 128, validation: 0.1}}")
+"$weft" local "${gpt[@]}" --set "data.train.path=$work/corpus.txt" --threads 1 --set "output=$work/text.onnx" >"$work/text.log"
+"$weft" local "${gpt[@]}" "${tokens[@]}" --threads 1 --set "output=$work/tokens.onnx" >"$work/tokens.log"
+same_file "bytes of a text, as tokens" "$work/text.onnx" "$work/tokens.onnx"
+"$weft" submit "${gpt[@]}" "${tokens[@]}" --set placement.stages=2 --set "output=$work/out.onnx" >"$work/out.log"
+same_file "tokens in 2 stages" "$work/text.onnx" "$work/out.onnx"
+
 refused() {  # refused WHAT PART ARGS...
   local what=$1 part=$2 before after; shift 2
   before=$("$weft" jobs --format json | wc -l)
@@ -73,6 +84,10 @@ grep -q 'unreadable: .*cut.jpg' "$work/inspect.txt" || fail "inspect: $(cat "$wo
 rm "$work/photos/dog/cut.jpg"
 sed -i '3s/;"cat";/;"cat";;/' "$work/table.csv"
 refused "a row of another width" "table.csv: row 3: " "$work/csv.yaml"
+printf '\xff\xff' | dd of="$work/corpus.bin" bs=1 seek=400 conv=notrunc status=none
+refused "a token beyond the vocabulary" "65535 in row 1 " "${gpt[@]}" "${tokens[@]}"
+printf 'x' >>"$work/corpus.bin"
+refused "half a token" "which are no whole tokens of 2" "${gpt[@]}" "${tokens[@]}"
 refused "an ONNX model as a job" "is an ONNX model, not a job file; write one" "$work/densenet.onnx"
 refused "a folder as a job" "is a folder, not a job file" "$work/photos"
 refused "a table as a model" "is a table (CSV), not an ONNX model" "$work/images.yaml" --set "model=$work/photos/list.csv"

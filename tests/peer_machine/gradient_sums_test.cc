@@ -35,7 +35,7 @@ proto::AssignStage summing() {
   return assign;
 }
 
-struct Here {
+struct Summing {
   proto::AssignStage assign = summing();
   GradientSums sums{std::make_shared<const proto::AssignStage>(assign)};
 
@@ -56,7 +56,7 @@ struct Here {
 };
 
 TEST(GradientSums, AddUpWhatAllOthersSentAndThenTakeTheirSums) {
-  Here here;
+  Summing here;
   EXPECT_FALSE(here.sums.next(1).has_value());
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 1).has_value()) << "two ranges that begin with the first are one sum";
   EXPECT_TRUE(here.come({2, 2}, 5, 3, 1).has_value());
@@ -74,7 +74,7 @@ TEST(GradientSums, AddUpWhatAllOthersSentAndThenTakeTheirSums) {
 }
 
 TEST(GradientSums, AreOfTheStepAtHandOrTheNext) {
-  Here here;
+  Summing here;
   EXPECT_FALSE(here.come({1, 0}, 5, 0, 4, 4).has_value());
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 5, 4).has_value());
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 6, 4).has_value());
@@ -84,7 +84,7 @@ TEST(GradientSums, AreOfTheStepAtHandOrTheNext) {
 
 TEST(GradientSums, RefuseWhatTheAssignmentDoesNotSay) {
   const auto refused = [](const Seat& from, uint32_t number, uint32_t range, const auto& change) {
-    Here here;
+    Summing here;
     TensorHeader header = here.header(from, number, range, 1);
     change(header);
     const Status status = here.sums.on_tensor(from, header, 0);
@@ -106,7 +106,7 @@ TEST(GradientSums, RefuseWhatTheAssignmentDoesNotSay) {
   EXPECT_TRUE(refused({1, 0}, 5, 0, [](TensorHeader& header) { header.spec.shape = {8}; }));
   EXPECT_TRUE(
       refused({1, 0}, 5, 0, [](TensorHeader& header) { header.codec = compress::parse("int8").value(); }));
-  Here here;
+  Summing here;
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 1).has_value());
   EXPECT_FALSE(here.come({1, 0}, 5, 0, 1).has_value()) << "twice";
 }

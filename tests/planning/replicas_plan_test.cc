@@ -331,6 +331,45 @@ TEST_F(ReplicasPlanned, OthersTakeTheSameSeats) {
   }
 }
 
+// Each has the same state, which is saved once.
+TEST(ReplicasThatAddGradients, GoOnWithTheSameSlots) {
+  StartPlanning request{};
+  const dag::TensorSpec spec{dag::DType::F32, {3}};
+  request.checkpoint = CheckpointCommitted{.job = 1, .step = 3};
+  for (const dag::StateSlot slot : {dag::StateSlot::Value, dag::StateSlot::M, dag::StateSlot::V})
+    request.checkpoint->tensors.push_back({dag::of_initializer("w", slot), spec, {}});
+  for (const uint32_t replica : {0u, 1u}) {
+    AssignStage stage;
+    stage.seat = {0, replica};
+    stage.training.optimizer.type = dag::OptimizerType::AdamW;
+    stage.exact = proto::ExactTerms{{1, 1}, {}};
+    stage.tensors = {request.checkpoint->tensors.front()};
+    std::vector<proto::TensorReference> beside;
+    StageState(stage).add_beside(SavedState(request), "w", beside);
+    ASSERT_EQ(beside.size(), 2u);
+    EXPECT_EQ(beside[0].key, dag::of_initializer("w", dag::StateSlot::M));
+    EXPECT_EQ(beside[1].key, dag::of_initializer("w", dag::StateSlot::V));
+    for (const proto::TensorReference& tensor : request.checkpoint->tensors)
+      EXPECT_TRUE(StageState(stage).has(tensor.key)) << to_string(tensor.key);
+  }
+}
+
+// Nobody adds up running statistics: who asks for several at least is told, with the place.
+TEST_F(ReplicasPlanned, WithRunningStatisticsAddNoGradients) {
+  const auto submission = submit_whole({"replicas={min: 2, max: 2}"});
+  const auto run = planner().plan(test::request_for(1, submission, 2), /*is_first=*/true);
+  ASSERT_FALSE(run.has_value());
+  EXPECT_EQ(run.error().code, ErrorCode::Unsupported);
+  EXPECT_NE(run.error().message.find("running statistics"), std::string::npos) << run.error().message;
+  const PlannedRunPtr one = plan(test::request_for(1, submit_whole({"replicas=2"}), 2));
+  ASSERT_NE(one, nullptr);
+  EXPECT_TRUE(one->exact_ranges.empty());
+  const auto says = [](const std::string& line) {
+    return line.find("one pipeline here") != std::string::npos;
+  };
+  EXPECT_TRUE(std::any_of(one->explanation.begin(), one->explanation.end(), says));
+}
+
 // A replica that is not in the checkpoint goes on with the first one's slots, and owes nothing.
 TEST_F(ReplicasPlanned, ACheckpointOfFewerReplicasIsForEach) {
   StartPlanning request = test::request_for(1, submit({"sync.codec=int4"}), 3);
