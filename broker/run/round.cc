@@ -18,9 +18,17 @@ void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
   skipped_steps.assign(last == replica_of.end() ? 1 : *last + size_t{1}, std::nullopt);
 }
 
-void Round::leave_out(uint32_t stage) {
+void Round::leave_out(uint32_t stage, bool forgets) {
   in[stage] = true;
   if (direct) made[stage] = true;
+  if (!forgets) return;
+  std::erase_if(said, [&](const auto& entry) { return entry.second.stage == stage; });
+  std::vector<proto::TensorReference> of_others;
+  for (auto& [key, by] : said) {
+    of_others.push_back(tensors[by.index]);
+    by.index = of_others.size() - 1;
+  }
+  tensors = std::move(of_others);
 }
 
 bool Round::is_whole() const { return is_made() && all_said(in); }

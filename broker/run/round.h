@@ -61,8 +61,9 @@ struct Round {
   bool is_being_saved() const;
   // `bytes`: of each stage's part.
   Saving saving(const std::vector<Bytes>& bytes) const;
-  // Nobody waits for that stage's part any more.
-  void leave_out(uint32_t stage);
+  // Nobody waits for that stage's part any more. `forgets`: the others agree without it, so that what it had
+  // said is of weights that nobody else has.
+  void leave_out(uint32_t stage, bool forgets);
   // The stage has yet to report its part.
   bool awaits(uint32_t stage) const { return !(direct ? made : in)[stage]; }
   // Of a direct one that every stage has made: nobody has fetched that stage's part yet.

@@ -32,7 +32,7 @@ bool RoundsUnderWay::can_leave_out(uint64_t step) const {
 void RoundsUnderWay::leave_out(const Absence& absence) {
   for (Round& round : rounds_)
     for (uint32_t s = 0; s < round.in.size(); ++s)
-      if (absence.has(s)) round.leave_out(s);
+      if (absence.has(s)) round.leave_out(s, /*forgets=*/absence.is_open());
 }
 
 bool RoundsUnderWay::is_gated(uint64_t step) const {

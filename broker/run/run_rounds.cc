@@ -71,7 +71,7 @@ Round& Rounds::add(Round round) {
     if (inner_.are_local()) replicas.push_back(inner_.replica_of(stage.assignment->seat));
   round.begin(plan_->stages.size(), std::move(replicas));
   for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-    if (absence_.has(s) || !keeps_state(*plan_->stages[s].assignment)) round.leave_out(s);
+    if (absence_.has(s) || !keeps_state(*plan_->stages[s].assignment)) round.leave_out(s, /*forgets=*/false);
   return rounds_.add(std::move(round));
 }
 

@@ -405,5 +405,25 @@ TEST(Rounds, CopiesStayWithReplicasWhereLinesAreSlow) {
   EXPECT_EQ(again.rounds.complete(again.now, 3, false).whole.size(), 1u);
 }
 
+// It had agreed and made its part, the others agree without it: their weights are others than its.
+TEST(LocalRounds, WhatWhoeverIsLeftOutHasSaidCountsNoMore) {
+  const dag::StateKey key = dag::of_initializer("w");
+  const dag::TensorSpec spec{dag::DType::F32, dag::Shape({4})};
+  const auto report = [&](uint8_t weight) {
+    return proto::CheckpointReport{.step = 3, .tensors = {{key, spec, Digest{{weight}}}}};
+  };
+  for (const bool forgets : {true, false}) {
+    Round round{.step = 3};
+    round.begin(3, {0, 1, 2});
+    ASSERT_TRUE(round.take({}, 1, report(7), 0).has_value());
+    round.leave_out(1, forgets);
+    for (const uint32_t stage : {0u, 2u}) ASSERT_TRUE(round.take({}, stage, report(8), 0).has_value());
+    EXPECT_TRUE(round.is_whole());
+    EXPECT_EQ(round.disagreement.has_value(), !forgets);
+    ASSERT_EQ(round.tensors.size(), 1u);
+    EXPECT_EQ(round.tensors[0].sha256, (Digest{{forgets ? uint8_t{8} : uint8_t{7}}}));
+  }
+}
+
 }  // namespace
 }  // namespace weft::broker
