@@ -34,6 +34,15 @@ std::optional<uint32_t> stage_before(Stages stages, uint32_t stage) {
     if (stages[s].replica == stages[stage].replica) return s;
   return std::nullopt;
 }
+// Of several stages, all of them, and of no other replica any.
+bool is_whole_pipeline(const MissingReports& missing, Stages stages) {
+  const uint32_t replica = stages[missing.stages.front()].replica;
+  const auto is_of_it = [&](const StalledStage& stage) { return stage.replica == replica; };
+  const auto all = std::count_if(stages.begin(), stages.end(), is_of_it);
+  return all > 1 && static_cast<ptrdiff_t>(missing.stages.size()) == all &&
+         std::all_of(missing.stages.begin(), missing.stages.end(),
+                     [&](uint32_t stage) { return is_of_it(stages[stage]); });
+}
 }  // namespace
 
 Suspects suspects_of(const MissingReports& missing, std::span<const StalledStage> stages,
@@ -55,17 +64,22 @@ Suspects suspects_of(const MissingReports& missing, std::span<const StalledStage
     return suspects;
   }
   // Gradients come from behind: the deepest that has not said it stopped, or got nothing from its neighbour.
-  uint32_t at = is_partial ? missing.stages.back() : 0;
-  if (!is_partial)
-    for (uint32_t s = 1; s < all; ++s)
-      if (stages[s].segments < stages[at].segments) at = s;
+  // Where none of its pipeline has said it that tells nothing: any of them may have sent nothing.
+  const bool is_of_one = is_partial && !missing.is_mutual && is_whole_pipeline(missing, stages);
+  const auto may_be = [&](uint32_t stage) {
+    return !is_of_one || stages[stage].replica == stages[missing.stages.front()].replica;
+  };
+  const bool tells_nothing = !is_partial || is_of_one;
+  uint32_t at = !is_partial ? 0 : is_of_one ? missing.stages.front() : missing.stages.back();
+  for (uint32_t s = 0; tells_nothing && s < all; ++s)
+    if (may_be(s) && stages[s].segments < stages[at].segments) at = s;
   const auto behind = stage_behind(stages, at), before = stage_before(stages, at);
   suspect(at, kAtTheEdge);
   if (behind) suspect(*behind, kAtTheEdge);
-  if (!is_partial) {
+  if (tells_nothing) {
     if (before) suspect(*before, kAtTheEdge);
     for (uint32_t s = 0; s < all; ++s)
-      if (s != at && s != behind && s != before) suspect(s, kElsewhere);
+      if (may_be(s) && s != at && s != behind && s != before) suspect(s, kElsewhere);
   } else if (missing.is_mutual) {
     for (const uint32_t stage : missing.stages)
       if (stage != at && stage != behind) suspect(stage, kAtTheEdge);

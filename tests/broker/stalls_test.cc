@@ -65,6 +65,18 @@ TEST(Stalls, NeighboursAreOfOneReplica) {
   EXPECT_EQ(suspects_of({}, stages_of_replicas({9, 9, 9, 3, 9, 9}), {}).stages, (Stages{3, 5, 1, 0, 2, 4}));
 }
 
+// As of a run that is one pipeline: whoever sends nothing may stand before the one that said least.
+TEST(Stalls, OfAReplicaThatIsMissingAsAWholeAnyStageMayBe) {
+  EXPECT_EQ(suspects_of({{1, 3, 5}, false}, stages_of_replicas({9, 9, 9, 9, 9, 3}), {}).stages,
+            (Stages{5, 3, 1}));
+  EXPECT_EQ(suspects_of({{1, 3, 5}, false}, stages_of_replicas({9, 9, 9, 3, 9, 9}), {}).stages,
+            (Stages{3, 5, 1}));
+  EXPECT_EQ(
+      suspects_of({{1, 3, 5}, false}, stages_of_replicas({9, 9, 9, 9, 9, 3}), {{key(4), 5}}).stages.front(),
+      3u)
+      << "who was there each time";
+}
+
 TEST(Stalls, WhereReplicasAreToAgreeAnyOfThemMayLackWhatAnotherOwes) {
   const auto stages = stages_of_replicas({9, 9, 9, 9, 9, 9});
   const MissingReports missing{.stages = {0, 1, 2}, .is_own = false, .is_mutual = true};
