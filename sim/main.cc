@@ -160,11 +160,11 @@ int main(int argc, char** argv) {
                   result.counts.plans, result.counts.resumed, result.counts.checkpoints, virtual_seconds,
                   wall, virtual_seconds / wall, result.notes, result.trace_hash);
     if (options.replicas && !arguments.quiet)
-      std::printf("seed %" PRIu64 ": %" PRIu64 " agreements, %" PRIu64 " left out, %" PRIu64
-                  " given again, %" PRIu64 " grown, %" PRIu64 " shrunk, %" PRIu64 " inherited\n",
-                  options.seed, result.replicas.agreements, result.replicas.left_out,
-                  result.replicas.given_again, result.replicas.grown, result.replicas.shrunk,
-                  result.replicas.inherited);
+      std::printf(
+          "seed %" PRIu64 ": %" PRIu64 " agreements, %" PRIu64 " left out, %" PRIu64 " given again, %" PRIu64
+          " grown, %" PRIu64 " shrunk, %" PRIu64 " inherited, %" PRIu64 " copies kept\n",
+          options.seed, result.replicas.agreements, result.replicas.left_out, result.replicas.given_again,
+          result.replicas.grown, result.replicas.shrunk, result.replicas.inherited, result.replicas.kept);
     if (result.failure) {
       std::printf("%s\nThe last events (time, what, numbers as sim/world.h names them):\n%s",
                   result.failure->c_str(), result.last_notes.c_str());

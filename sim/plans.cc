@@ -143,7 +143,7 @@ Result<std::vector<JobSpec>> deal(const JobSpec& job, size_t candidates, Draw& d
   for (JobSpec& replica : dealt) {
     const uint32_t more = std::min({left, job.stages - 1, static_cast<uint32_t>(draw.below(job.stages))});
     replica.stages = 1 + more;
-    replica.wraps = replica.stages > 1 && draw.one_in(4);
+    replica.wraps = draw.one_in(4) && replica.stages > 1 && job.layers > replica.stages;
     left -= more;
   }
   return dealt;

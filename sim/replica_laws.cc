@@ -66,6 +66,7 @@ ReplicaLaws::Counts& ReplicaLaws::Counts::operator+=(const Counts& more) {
   grown += more.grown;
   shrunk += more.shrunk;
   inherited += more.inherited;
+  kept += more.kept;
   return *this;
 }
 
@@ -153,6 +154,7 @@ ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto
 
 ReplicaLaws::Complaint ReplicaLaws::on_command(const proto::Command& command) {
   if (!running_) return std::nullopt;
+  counts_.kept += command.stays ? 1 : 0;
   if (command.kind == proto::CommandKind::LeaveOut) {
     left_out_ = command;
     ++counts_.left_out;

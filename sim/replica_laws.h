@@ -40,7 +40,7 @@ class ReplicaLaws {
   bool leaves_out() const { return left_out_.has_value(); }
 
   struct Counts {
-    uint64_t agreements = 0, left_out = 0, given_again = 0, grown = 0, shrunk = 0, inherited = 0;
+    uint64_t agreements = 0, left_out = 0, given_again = 0, grown = 0, shrunk = 0, inherited = 0, kept = 0;
     Counts& operator+=(const Counts& more);
   };
   const Counts& counts() const { return counts_; }

@@ -69,6 +69,7 @@ TEST(SimReplicas, WithFaultsTheyEndInTheStateOfTheirRecord) {
   EXPECT_GT(seen.replicas.left_out, seeds / 10);
   EXPECT_GT(seen.replicas.given_again, seeds / 40);
   EXPECT_GT(seen.replicas.inherited, seeds / 40);
+  EXPECT_GT(seen.replicas.kept, seeds);
   EXPECT_GT(seen.replicas.grown, seeds / 40);
   EXPECT_GT(seen.replicas.shrunk, seeds / 40);
 }
