@@ -57,8 +57,8 @@ std::optional<Lie> lie_named(std::string_view name);
 
 class Liar {
  public:
-  // Nothing: some of those that are not believed; `of_replicas`: of jobs with replicas, but for differences
-  // that are huge, which others can compare only where all else is well.
+  // Nothing: some of those that are not believed; `of_replicas`: of such too that jobs with replicas alone
+  // hear, but for some.
   Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas = false);
 
   // What the broker is told instead of the truth. `stage`: what the peer has; null: none.

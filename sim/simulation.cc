@@ -61,6 +61,7 @@ constexpr uint64_t kSlowLine = 1'000'000;
 constexpr size_t kLiarsAmongReplicas = 2;
 // Bytes a second for copies of a state, which take longer than a minute then: replicas keep them.
 constexpr uint64_t kSlowCopies = 100;
+constexpr uint64_t kCopiesInLine = 4;  // that one waits for
 bool copies_stay(const SimulationOptions& options) {
   return options.replicas && mix(options.seed, 0x73746179) % 3 == 0;
 }
@@ -84,7 +85,8 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   if (options.replicas) {  // they come and go
     broker.broker.measures_links = options.seed % 2 == 0;
     if (copies_stay(options))
-      broker.broker.run.copy_rate = kSlowCopies, broker.broker.slowest_bytes_per_second = kSlowCopies;
+      broker.broker.run.copy_rate = kSlowCopies,
+      broker.broker.slowest_bytes_per_second = kSlowCopies / kCopiesInLine;
   }
   if (options.drift) {
     broker.plans_by_pace = broker.broker.measures_links = true;
@@ -314,9 +316,9 @@ Duration Simulation::bound() const {
         job.forward_microbatches * (1 + (job.evaluate_every != 0 ? job.steps / job.evaluate_every : 0));
     sum += static_cast<Duration::rep>(job.steps) * (step + upload) +
            static_cast<Duration::rep>(forwards) * (task + hop + hop) * job.stages;
-    sum +=
-        recoveries * (std::max(options.stall_deadline, 20 * step) + options.lease + options.return_deadline +
-                      seconds(60) /* loading */ + seconds(30) /* links */ + 2 * upload);
+    sum += recoveries * (std::max(options.stall_deadline, 20 * step) + options.lease +
+                         options.return_deadline + seconds(60) /* loading */ + seconds(30) /* links */ +
+                         2 * (copies_stay(options_) ? kCopiesInLine : 1) * upload);
   }
   return sum;
 }
