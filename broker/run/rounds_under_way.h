@@ -26,6 +26,9 @@ class RoundsUnderWay {
   size_t size() const { return rounds_.size(); }
   Round& add(Round round) { return rounds_.emplace_back(std::move(round)); }
   Round take_first();  // REQUIRES: !empty()
+  void drop(uint64_t step) {
+    std::erase_if(rounds_, [step](const Round& round) { return round.step == step; });
+  }
 
   // That of the step, of which the stage has yet to report its part; nullptr: there is none.
   Round* asked(uint32_t stage, uint64_t step);

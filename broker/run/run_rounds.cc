@@ -57,6 +57,7 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
   written_ = {command.step, command.kind == CommandKind::Checkpoint};
   have_stayed_ = have_stayed_ || command.stays;
   if (command.step <= checkpointed_) return;
+  rounds_.drop(command.step);  // one that had failed, which the script still has behind a LeaveOut
   add({.sequence = command.sequence,
        .step = command.step,
        .durable = written_.is_durable,

@@ -405,6 +405,17 @@ TEST(Rounds, CopiesStayWithReplicasWhereLinesAreSlow) {
   EXPECT_EQ(again.rounds.complete(again.now, 3, false).whole.size(), 1u);
 }
 
+// The script keeps all that follows a LeaveOut, a snapshot that failed and was written again included.
+TEST(LocalRounds, OfTwoSnapshotsOfAStepALaterBrokerKnowsTheLast) {
+  LocalRounds again(1 << 20);
+  for (const uint64_t sequence : {4, 5})
+    again.rounds.resume(
+        proto::Command{.kind = proto::CommandKind::Checkpoint, .step = 3, .sequence = sequence}, 0);
+  EXPECT_TRUE(again.rounds.check(3, 3).has_value());
+  EXPECT_TRUE(again.rounds.is_settled(4));
+  EXPECT_FALSE(again.rounds.is_settled(5));
+}
+
 // It had agreed and made its part, the others agree without it: their weights are others than its.
 TEST(LocalRounds, WhatWhoeverIsLeftOutHasSaidCountsNoMore) {
   const dag::StateKey key = dag::of_initializer("w");
