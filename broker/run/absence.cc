@@ -129,11 +129,11 @@ void Absence::complete(CheckpointCommitted& snapshot) const {
   local.inherited.left_out = left_out_.replicas;
   std::vector<bool> gone(inner_.replicas(), false);
   for (const uint32_t replica : lost_) gone[replica] = true;
-  // Of whoever was lost since the others agreed nobody has taken the place.
+  // Of whoever was lost since the others agreed nobody has taken the place; nor the places that it had taken.
   bool returns_are_lost = false;
   for (const PlannedStage& stage : plan_->stages)
     for (const proto::AgreedTensor& tensor : stage.assignment->local->tensors)
-      returns_are_lost = returns_are_lost || (has_replica(tensor.owner) && !left_out_.has(tensor.owner));
+      returns_are_lost = returns_are_lost || has_replica(left_out_.owner_of(tensor.owner));
   inherit(snapshot, gone, returns_are_lost);
 }
 

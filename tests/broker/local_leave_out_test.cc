@@ -237,5 +237,22 @@ TEST(LocalLeaveOut, WhoTakesMeansOfASecondOneHasToReachTheOthers) {
   }
 }
 
+// What it owed of the means goes with it, and the record says so.
+TEST(LocalLeaveOut, WhoHasTakenMeansAndIsLostThenTakesWhatIsOwedOfThem) {
+  const auto plan = test::local_plan({.replicas = 3, .steps = 48, .replicas_max = 3});
+  for (const uint32_t lost : {0u, 2u}) {
+    Absence absence(plan);
+    const auto first = absence.without(test::owner_of_stage({.replicas = 3}, 0), 3);
+    ASSERT_TRUE(first.has_value());
+    EXPECT_EQ(first->owner, 0u);
+    absence.begin(Command{.kind = CommandKind::LeaveOut, .step = 3, .sequence = 9, .left_out = *first});
+    absence.begin(lost, 3);
+    CheckpointCommitted snapshot{.step = 3,
+                                 .local = proto::LocalPoint{.steps = 9, .skipped_steps = {0, 0, 0}}};
+    absence.complete(snapshot);
+    EXPECT_EQ(snapshot.local->inherited.returns_are_lost, lost == 0);
+  }
+}
+
 }  // namespace
 }  // namespace weft::broker::local
