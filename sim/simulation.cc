@@ -123,7 +123,7 @@ Simulation::Simulation(const SimulationOptions& options)
       checkers_(world_, store_, blobs_, specs_, broker_options_.broker.run.script_max),
       broker_(world_, network_, store_, blobs_, checkers_, specs_, broker_options_, options.seed) {
   world_.set_trace(options.trace);
-  if (copies_stay(options)) blobs_.set_collect_age(std::chrono::hours(1));
+  if (options.replicas) blobs_.set_collect_age(std::chrono::hours(1));
 }
 
 JobSpec Simulation::draw_job(uint32_t index) {
