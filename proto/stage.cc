@@ -24,6 +24,7 @@ std::optional<StepOfRun> step_of_run(const AssignStage& assign, uint64_t step) {
 }
 
 MicrobatchShare microbatches_of(const AssignStage& assign) {
+  if (assign.training.microbatch_size == 0) return {};  // of one that trains nothing
   const uint32_t all = assign.training.microbatches();
   if (!assign.exact) return {0, all};
   const uint32_t length = all / assign.training.gradient_ranges;

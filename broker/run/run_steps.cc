@@ -60,7 +60,8 @@ Steps::Steps(std::shared_ptr<const PlannedRun> plan, uint64_t after_step, uint64
       skipped_in_a_row_(inner_.replicas(), 0) {
   for (const PlannedStage& stage : plan_->stages) {
     replica_of_.push_back(inner_.replica_of(stage.assignment->seat));
-    shares_.push_back(microbatches_of(*stage.assignment));
+    shares_.push_back(stage.assignment->exact ? microbatches_of(*stage.assignment)
+                                              : proto::MicrobatchShare{0, plan_->microbatches});
     proto::StageStatus& status = stages_.emplace_back();
     status.seat = stage.assignment->seat;
     status.peer = stage.peer;

@@ -354,13 +354,8 @@ TEST(ReplicasThatAddGradients, GoOnWithTheSameSlots) {
   }
 }
 
-// Nobody adds up running statistics: who asks for several at least is told, with the place.
+// Nobody adds up running statistics, and the plan says so.
 TEST_F(ReplicasPlanned, WithRunningStatisticsAddNoGradients) {
-  const auto submission = submit_whole({"replicas={min: 2, max: 2}"});
-  const auto run = planner().plan(test::request_for(1, submission, 2), /*is_first=*/true);
-  ASSERT_FALSE(run.has_value());
-  EXPECT_EQ(run.error().code, ErrorCode::Unsupported);
-  EXPECT_NE(run.error().message.find("running statistics"), std::string::npos) << run.error().message;
   const PlannedRunPtr one = plan(test::request_for(1, submit_whole({"replicas=2"}), 2));
   ASSERT_NE(one, nullptr);
   EXPECT_TRUE(one->exact_ranges.empty());
