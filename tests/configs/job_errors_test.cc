@@ -181,7 +181,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"compression={policy: uniform, codec: int8, ratio: 4}", "leave `ratio` and `values` away"},
       {"compression={policy: adatopk, ratio: 0.5}", "`compression.ratio`"},
       {"compression={policy: adatopk, values: int3}", "`compression.values` cannot be 'int3'"},
-      {"data.train.type=sqlite", "there are: idx, npz, text, npy, csv, images"},
+      {"data.train.type=sqlite", "there are: idx, npz, text, tokens, npy, csv, images"},
       {"data.train={type: npz}", "`data.train.path` is missing"},
       {"data.train={type: npz, path: ''}", "must be a text"},
       {"data.train={type: idx, images: i, labels: l, deviation: 0}", "must be above 0"},
