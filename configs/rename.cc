@@ -8,8 +8,9 @@
 namespace weft::configs {
 namespace {
 
-// The library's executor that takes time in proportion to pattern times name times its length: the usual one
-// may take for ever with nested repeats. It knows no references back.
+// The library's executor that looks at each place of a name once for each state of the pattern. The usual one
+// tries nested repeats in as many ways as there are, which may take for ever. This one knows no references
+// back.
 constexpr auto kBounded = std::regex_constants::ECMAScript | std::regex_constants::__polynomial;
 constexpr size_t kPatternMax = 256, kRenamedMax = 1024;
 constexpr uint64_t kRepeatsMax = 1000;  // by all braces together

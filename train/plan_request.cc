@@ -24,11 +24,6 @@ bool has_statistics(const dag::Graph& training) {
       [](const dag::GraphOutput& output) { return output.role == dag::OutputRole::StateUpdate; });
 }
 
-// Of replicas that add each step's gradients.
-uint32_t exact_most(const configs::Job& job) {
-  if (job.task != configs::Task::Train || job.replicas.are_local()) return 1;
-  return std::min(std::max(job.replicas.count, job.replica_choice.count_max), job.gradient_ranges);
-}
 // A map says how many there are at least; a number how many there are at most.
 uint32_t exact_least(const configs::Job& job) {
   return job.replica_choice.count_max > 0 ? job.replicas.count : 1;
@@ -60,7 +55,7 @@ Status check_for_peers(const configs::Job& job) {
 Status check_agreed(const configs::Job& job, const dag::Graph& training) {
   if (!job.replicas.are_local()) {
     const std::string why = why_one(job, has_statistics(training));
-    if (exact_least(job) == 1 || exact_most(job) == 1 || why.empty()) return {};
+    if (exact_least(job) == 1 || exact_replicas_max(job) == 1 || why.empty()) return {};
     return fail(job.error(ErrorCode::Unsupported, "replicas.min",
                           "with sync: step they are one pipeline: " + why +
                               "; let them make local steps: sync: "
@@ -103,7 +98,7 @@ namespace {
 // As many as pay, of those that the job allows: it comes to the same bits.
 std::optional<plan::ReplicasRequest> exact_replicas_request(const configs::Job& job,
                                                             const plan::PlanRequest& pipeline) {
-  const uint32_t most = exact_most(job);
+  const uint32_t most = exact_replicas_max(job);
   if (most == 1 || !why_one(job, has_statistics(*pipeline.graph)).empty()) return std::nullopt;
   return plan::ReplicasRequest{
       .pipeline = pipeline, .count = exact_least(job), .count_max = most, .ranges = job.gradient_ranges};
@@ -124,8 +119,13 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .share_ratio_max = replicas::kShareRatioMax};
 }
 
+uint32_t exact_replicas_max(const configs::Job& job) {
+  if (job.task != configs::Task::Train || job.replicas.are_local()) return 1;
+  return std::min(std::max(job.replicas.count, job.replica_choice.count_max), job.gradient_ranges);
+}
+
 std::string describe_one_pipeline(const configs::Job& job, const dag::Graph& training) {
-  const std::string why = exact_most(job) > 1 ? why_one(job, has_statistics(training)) : "";
+  const std::string why = exact_replicas_max(job) > 1 ? why_one(job, has_statistics(training)) : "";
   return why.empty() ? why : "replicas that add each step's gradients are one pipeline here: " + why;
 }
 

@@ -17,8 +17,8 @@ namespace weft::train {
 
 // Unsupported, with its place: something that `weft local` computes and peers do not.
 Status check_for_peers(const configs::Job& job);
-// Of replicas with local steps: they agree about float32 alone. Of others that must be several: nobody adds up
-// running statistics. `training`: the job's graph.
+// Of replicas with local steps: they agree about float32 alone. Of others that must be several: nobody adds
+// up running statistics. `training`: the job's graph.
 Status check_agreed(const configs::Job& job, const dag::Graph& training);
 
 // Without a cluster and without pins, which name what is in one. `graph`: prepared from the job
@@ -33,6 +33,8 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
 std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                                       const plan::PlanRequest& pipeline);
 
+// How many replicas that add each step's gradients the job may have; 1: it has none such.
+uint32_t exact_replicas_max(const configs::Job& job);
 // Why replicas that would add each step's gradients are one pipeline, whoever is there; empty: they may be
 // several, or the job has none. `training`: the graph that is trained.
 std::string describe_one_pipeline(const configs::Job& job, const dag::Graph& training);

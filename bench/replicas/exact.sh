@@ -11,11 +11,6 @@ source bench/replicas/homes.sh
 homes=${HOMES:-4} each=${SECONDS_EACH:-30}
 cluster_begin
 made_home_job
-end_cluster() {
-  end_process KILL "$submit_pid"
-  for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
-  end_process KILL "$broker_pid"
-}
 
 printf '%-9s %-9s %10s %10s %7s  %s\n' line as samples/s predicted times plan
 for rate in "${rates[@]}"; do
@@ -35,8 +30,6 @@ for rate in "${rates[@]}"; do
     watch_samples "$each"
     [ "$as" = replicas ] || pipeline=$RATE
     printf '%-9s %-9s %10s %10.1f %7s  %s\n' "$rate" "$as" "$RATE" "$predicted" "$(awk -v a="$RATE" -v b="$pipeline" 'BEGIN { printf "%.2f", a / b }')" "$plan"
-    end_cluster
-    rm -rf "$work/broker" "$work"/peer-* "$work"/home*.log
-    unset BROKER WEFT_TOKEN
+    end_homes
   done
 done

@@ -41,3 +41,12 @@ watch_samples() {
   until [ $(($(microseconds) - began)) -gt $(($1 * 1000000)) ]; do next_step; last=$STEP; done
   RATE=$(awk -v n=$(((last - first) * batch)) -v us=$(($(microseconds) - began)) 'BEGIN { printf "%.1f", n * 1e6 / us }')
 }
+# The job's command, all homes and the broker are gone, and nothing is left of them.
+end_homes() {
+  local name
+  end_process KILL "$submit_pid"
+  for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
+  end_process KILL "$broker_pid"
+  rm -rf "$work/broker" "$work"/peer-* "$work"/home*.log
+  unset BROKER WEFT_TOKEN
+}

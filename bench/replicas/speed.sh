@@ -21,11 +21,6 @@ samples_a_second() {
   wait_for_step $((every + 1))
   watch_samples "$each"
 }
-end_cluster() {
-  end_process KILL "$submit_pid"
-  for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
-  end_process KILL "$broker_pid"
-}
 
 printf '%-9s %-9s %10s %10s %7s  %s\n' line as samples/s predicted times plan
 for rate in "${rates[@]}"; do
@@ -46,8 +41,6 @@ for rate in "${rates[@]}"; do
       samples_a_second --set "replicas=$homes" --set "sync={every: $every, codec: 'topk:0.02:int4'$shares}"
     fi
     printf '%-9s %-9s %10s %10.1f %7s  %s\n' "$rate" "$as" "$RATE" "$PREDICTED" "$(awk -v a="$RATE" -v b="$best" 'BEGIN { printf "%.2f", a / b }')" "$PLAN"
-    end_cluster
-    rm -rf "$work/broker" "$work"/peer-* "$work"/home*.log
-    unset BROKER WEFT_TOKEN
+    end_homes
   done
 done

@@ -138,8 +138,8 @@ void Pace::add_agreed(const PlannedRun& plan, const compress::Codec& codec) {
   for (const PlannedStage& planned : plan.stages) {
     const proto::StageProgram* program = main_program(*planned.assignment);
     const proto::AssignStage& stage = *planned.assignment;
-    if (!program || (!stage.local && !stage.exact) || stage.seat.replica != 0) continue;
-    for (const proto::AgreedTensor& tensor : stage.local ? stage.local->tensors : stage.exact->tensors) {
+    if (!program || stage.seat.replica != 0) continue;
+    for (const proto::AgreedTensor& tensor : agreed_tensors(stage)) {
       std::vector<uint32_t> stages;
       for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica)
         if (const auto at = plan.find({tensor.stages[replica], replica})) stages.push_back(*at);

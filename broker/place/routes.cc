@@ -26,10 +26,8 @@ Pairs find_pairs(const std::vector<StageAtPeer>& stages) {
       for (const auto* ends : {&program.sends, &program.receives})
         for (const proto::EdgeEnd& end : *ends) add(other_end(end, stage.seat));
     if (stage.serve) add({static_cast<uint32_t>((s + 1) % stages.size()), stage.seat.replica});
-    for (const auto* tensors :
-         {stage.local ? &stage.local->tensors : nullptr, stage.exact ? &stage.exact->tensors : nullptr})
-      for (const proto::AgreedTensor& tensor : tensors ? *tensors : std::vector<proto::AgreedTensor>{})
-        add({tensor.stages[tensor.owner], tensor.owner});
+    for (const proto::AgreedTensor& tensor : agreed_tensors(stage))
+      add({tensor.stages[tensor.owner], tensor.owner});
   }
   return pairs;
 }

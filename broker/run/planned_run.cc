@@ -20,6 +20,11 @@ std::string PlannedRun::fields_of(uint32_t stage) const {
          (seat.replica > 0 ? " replica=" + std::to_string(seat.replica) : "");
 }
 
+const std::vector<proto::AgreedTensor>& agreed_tensors(const proto::AssignStage& stage) {
+  static const std::vector<proto::AgreedTensor> kNone;
+  return stage.local ? stage.local->tensors : stage.exact ? stage.exact->tensors : kNone;
+}
+
 // Nobody owes anything of a running statistic, or where nothing is lost.
 std::vector<KeptTensor> kept_between_agreements(const proto::AssignStage& stage, const dag::Graph& training) {
   if (!stage.local) return {};

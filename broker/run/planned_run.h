@@ -29,6 +29,9 @@ struct PlannedRun : proto::RunTerms {
   std::string fields_of(uint32_t stage) const;
 };
 
+// What its replica comes to terms with the others about; empty for a stage of one pipeline.
+const std::vector<proto::AgreedTensor>& agreed_tensors(const proto::AssignStage& stage);
+
 // What a replica with local steps keeps beside what it trains, from one agreement to the next: what its outer
 // rule moves on with, what it owes, and where it takes the mean what is owed of that (replicas/agreement.h).
 // Empty for a stage of any other run. `training`: the stage's graph.

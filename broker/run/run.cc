@@ -99,8 +99,8 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
   repeats_.on_resumed(stage, granted_step());
   rounds_.on_resumed(stage);
   absence_.on_resumed(stage);
-  for (const Command& command : commands_.script().commands())
-    if (command.sequence > last_sequence) out.push_back(TellStage{stage, command});
+  for (Command& command : commands_.script().commands_after(last_sequence))
+    out.push_back(TellStage{stage, std::move(command)});
   for (const Steps::Decision& decision : steps_.decisions_for(stage))
     out.push_back(TellStage{stage, norm_of(decision)});
   // All of the script may have been done when the broker went: then no report brings the run forward.

@@ -16,17 +16,26 @@ void Script::resume(std::span<const Command> recorded) {
 const Command& Script::write(Command command) {
   command.run = job_;
   command.plan_version = version_;
-  command.settled = first() - 1;
+  command.settled = settled();
   command.sequence = ++sequence_;
   return commands_.emplace_back(command);
 }
 
 Status Script::check_resumed(uint64_t last_sequence) const {
-  if (last_sequence <= sequence_ && last_sequence + 1 >= first()) return {};
+  if (last_sequence <= sequence_) return {};
   return fail(ErrorCode::InvalidArgument, "it came back with the commands up to " +
                                               std::to_string(last_sequence) + "; it was given those up to " +
-                                              std::to_string(sequence_) + ", and those before " +
-                                              std::to_string(first()) + " were carried out by every stage");
+                                              std::to_string(sequence_));
+}
+
+std::vector<Command> Script::commands_after(uint64_t last_sequence) const {
+  std::vector<Command> after;
+  for (const Command& command : commands_) {
+    if (command.sequence <= last_sequence) continue;
+    after.push_back(command);
+    after.back().settled = settled();
+  }
+  return after;
 }
 
 Status Script::check() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "proto/messages.h"
@@ -25,9 +26,12 @@ class Script {
   // Its number, and up to where all are settled, are filled in. The reference is valid until the next call.
   const proto::Command& write(proto::Command command);
 
-  // Whether a stage that has the commands up to `last_sequence` can go on. InvalidArgument: it cannot have
-  // been given just these.
+  // Whether a stage that has the commands up to `last_sequence` can go on: what it lacks is here, or settled.
+  // A settled one need not have reached who was not to report of it. InvalidArgument: it has more than were
+  // given.
   Status check_resumed(uint64_t last_sequence) const;
+  // For it, then: those behind that one, each with what is settled by now.
+  std::vector<proto::Command> commands_after(uint64_t last_sequence) const;
 
   const std::deque<proto::Command>& commands() const { return commands_; }
   uint64_t next_sequence() const { return sequence_ + 1; }
@@ -37,6 +41,7 @@ class Script {
   Status check() const;
 
  private:
+  uint64_t settled() const { return first() - 1; }  // all up to there are
   uint64_t first() const { return commands_.empty() ? sequence_ + 1 : commands_.front().sequence; }
 
   proto::JobNumber job_;

@@ -61,7 +61,8 @@ TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, c
 
 Status TrainScript::on_command(const Command& command) {
   if (command.sequence == 0) return refuse("a command without a sequence number");
-  if (command.sequence > last_sequence_ + 1)
+  // One that is settled may never have come: others were to report of it, and a broker was restarted.
+  if (command.sequence > std::max(last_sequence_, command.settled) + 1)
     return refuse("command " + std::to_string(command.sequence) + " after " + std::to_string(last_sequence_));
   if (command.sequence <= last_sequence_) return {};
   if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");

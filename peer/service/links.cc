@@ -13,6 +13,9 @@
 namespace weft::peer {
 
 namespace {
+
+// Who sends to whom, and who is linked, a broker says apart.
+Error no_link() { return {ErrorCode::InvalidArgument, "the broker assigned no link there"}; }
 constexpr size_t kUnsentMax = 128 << 10;  // bytes in a socket's buffer, behind which what is urgent waits
 
 uint64_t draw_session() {
@@ -253,7 +256,7 @@ void Links::on_drained(plan::Seat seat, uint64_t number) {
 
 void Links::send(plan::Seat seat, const proto::TensorHeader& header, const dag::Tensor& payload) {
   const auto at = links_.find(seat);
-  WEFT_CHECK(at != links_.end());
+  if (at == links_.end()) return handlers_.on_down(seat, no_link());
   Link& link = at->second;
   if (link.is_down) return;
   const Status kept = link.queue.add(urgency_of(header, *assignment_), tensor_frame(header, payload));

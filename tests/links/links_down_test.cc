@@ -29,6 +29,18 @@ TEST_F(LinksTest, IsDownWhenNobodyComesAtAll) {
   EXPECT_EQ(nodes[0].up_count + nodes[1].up_count, 0);
 }
 
+// An assignment says who sends to whom, and who is linked: whether they agree is up to a broker.
+TEST_F(LinksTest, IsDownWhereTheBrokerAssignedNone) {
+  begin(/*relayed=*/false);
+  const dag::Tensor tensor = made_tensor(0, 1);
+  nodes[0].links->send({7, 3}, {.run = 1, .plan_version = 1, .step = 1, .spec = tensor.spec()}, tensor);
+  ASSERT_EQ(nodes[0].downs.size(), 1u);
+  EXPECT_EQ(nodes[0].downs.front().code, ErrorCode::InvalidArgument);
+  EXPECT_EQ(nodes[0].down_seats, (std::vector<plan::Seat>{{7, 3}}));
+  nodes[0].downs.clear();
+  exchange(10, [](uint64_t) {});  // the others go on
+}
+
 // A replica that was left out is gone for good, and the round of the others lasts on.
 TEST_F(LinksTest, OneThatIsDownLeavesTheOthersAsTheyAre) {
   options.ready_deadline = milliseconds(200);

@@ -31,6 +31,18 @@ TEST(Sequence, CommandsAreConsecutive) {
   EXPECT_EQ(machine.last_sequence(), 2u);
 }
 
+// A broker that was restarted has no command any more that is settled, and the stage had nothing to report
+// of.
+TEST(Sequence, WhatIsSettledNeedNotCome) {
+  StageMachine machine = machine_of();
+  Command later = advance(4, 2);
+  later.settled = 2;
+  EXPECT_FALSE(machine.on_command(later).has_value()) << "the third is not";
+  later.settled = 3;
+  EXPECT_TRUE(machine.on_command(later).has_value());
+  EXPECT_EQ(machine.last_sequence(), 4u);
+}
+
 TEST(Sequence, ARepeatedCommandIsIgnored) {
   StageMachine machine = machine_of();
   EXPECT_TRUE(machine.on_command(advance(1, 2)).has_value());

@@ -137,6 +137,34 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
   return state;
 }
 
+// Without running statistics, and of floats, which can be spoilt.
+test::Model perceptron() {
+  dag::GraphBuilder builder(dag::op_table());
+  test::Model model;
+  const auto input = [&](const std::string& name, Tensor tensor, dag::InputRole role) {
+    const dag::ValueId value = builder.input(name, tensor.spec(), role);
+    model.inputs.emplace(name, std::move(tensor));
+    return value;
+  };
+  dag::ValueId value = input("x", test::random_tensor(3, 1, {kMicrobatchSize, 12}), dag::InputRole::Model);
+  for (uint64_t layer = 0; layer < 4; ++layer) {
+    Tensor weight = test::random_tensor(3, 2 + layer, {12, 12}, 0.3);
+    const std::string name = "w" + std::to_string(layer);
+    const dag::ValueId read = builder.initializer(name, weight.spec(), dag::InitializerRole::Parameter);
+    model.weights.emplace(name, std::move(weight));
+    value = builder.add(dag::OpKind::MatMul, {value, read});
+    if (layer < 3) value = builder.add(dag::OpKind::Relu, {value});
+  }
+  const dag::ValueId target = input(std::string(dag::kTargetInput),
+                                    test::random_labels(3, 9, {kMicrobatchSize}, 12), dag::InputRole::Loss);
+  builder.output("loss",
+                 builder.add(dag::OpKind::CrossEntropy, {value, target},
+                             {{dag::Attr::Axis, int64_t{1}}, {dag::Attr::Reduction, std::string("mean")}}),
+                 dag::OutputRole::Loss);
+  model.graph = builder.finish();
+  return model;
+}
+
 std::vector<std::string> parameters_of(const Graph& graph) {
   std::vector<std::string> names;
   for (const auto& initializer : graph.initializers())
@@ -396,8 +424,9 @@ class Pipeline : public testing::TestWithParam<Case> {};
 TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
   const Case& param = GetParam();
   const auto backend = value_or_fail(peer::make_cpu_backend({.threads = 1}));
-  const test::Model model = param.model == "residual" ? test::residual_net(3, {.batch = kMicrobatchSize})
-                                                      : test::transformer(3, {.batch = kMicrobatchSize});
+  const test::Model model = param.model == "residual"     ? test::residual_net(3, {.batch = kMicrobatchSize})
+                            : param.model == "perceptron" ? perceptron()
+                                                          : test::transformer(3, {.batch = kMicrobatchSize});
   const Graph whole =
       dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())), dag::op_table(),
                  {.fuse_elementwise = true, .convolution_layout = backend->traits().convolution_layout});
@@ -461,6 +490,8 @@ INSTANTIATE_TEST_SUITE_P(ExactReplicas, Pipeline,
                                          Case{"transformer", 3, 0.5, false, false, {1, 1}},
                                          Case{"transformer", 2, 0.5, false, false, {2, 2}},
                                          Case{"transformer", 2, 0, false, false, {1, 2, 1}},
+                                         Case{"perceptron", 2, 0.5, false, true, {2, 2}},
+                                         Case{"perceptron", 3, 0, false, true, {1, 1, 2}},
                                          Case{"transformer", 3, 0.5, true, false, {1, 3}},
                                          Case{"transformer", 2, 0.5, false, false, {3, 1}},
                                          Case{"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}));

@@ -331,29 +331,6 @@ TEST_F(ReplicasPlanned, OthersTakeTheSameSeats) {
   }
 }
 
-// Each has the same state, which is saved once.
-TEST(ReplicasThatAddGradients, GoOnWithTheSameSlots) {
-  StartPlanning request{};
-  const dag::TensorSpec spec{dag::DType::F32, {3}};
-  request.checkpoint = CheckpointCommitted{.job = 1, .step = 3};
-  for (const dag::StateSlot slot : {dag::StateSlot::Value, dag::StateSlot::M, dag::StateSlot::V})
-    request.checkpoint->tensors.push_back({dag::of_initializer("w", slot), spec, {}});
-  for (const uint32_t replica : {0u, 1u}) {
-    AssignStage stage;
-    stage.seat = {0, replica};
-    stage.training.optimizer.type = dag::OptimizerType::AdamW;
-    stage.exact = proto::ExactTerms{{1, 1}, {}};
-    stage.tensors = {request.checkpoint->tensors.front()};
-    std::vector<proto::TensorReference> beside;
-    StageState(stage).add_beside(SavedState(request), "w", beside);
-    ASSERT_EQ(beside.size(), 2u);
-    EXPECT_EQ(beside[0].key, dag::of_initializer("w", dag::StateSlot::M));
-    EXPECT_EQ(beside[1].key, dag::of_initializer("w", dag::StateSlot::V));
-    for (const proto::TensorReference& tensor : request.checkpoint->tensors)
-      EXPECT_TRUE(StageState(stage).has(tensor.key)) << to_string(tensor.key);
-  }
-}
-
 // Nobody adds up running statistics, and the plan says so.
 TEST_F(ReplicasPlanned, WithRunningStatisticsAddNoGradients) {
   const PlannedRunPtr one = plan(test::request_for(1, submit_whole({"replicas=2"}), 2));
@@ -491,6 +468,11 @@ TEST_F(ReplicasPlanned, OnlyPeersThatKnowThemSuit) {
   const auto of_each_step = planner().check(submit_whole());
   ASSERT_TRUE(of_each_step.has_value());
   EXPECT_LT(of_each_step->peer_minor, proto::kProtocolMinorOfLocalSteps);
+  for (const char* several : {"replicas=2", "replicas={min: 1, max: 2}"}) {
+    const auto exact = planner().check(submit_whole({several}));
+    ASSERT_TRUE(exact.has_value()) << exact.error().message;
+    EXPECT_EQ(exact->peer_minor, proto::kProtocolMinorOfExactReplicas) << several;
+  }
 }
 
 TEST_F(ReplicasPlanned, TooFewPeersAreNamed) {
