@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "dag/fresh_statistics.h"
 #include "dag/state.h"
 #include "train/prepare.h"
 
@@ -18,20 +19,15 @@ uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
          (terms.codec.kind == compress::Kind::Dense ? 0 : 2);
 }
 
-bool has_statistics(const dag::Graph& training) {
-  return std::any_of(
-      training.outputs().begin(), training.outputs().end(),
-      [](const dag::GraphOutput& output) { return output.role == dag::OutputRole::StateUpdate; });
-}
-
 // A map says how many there are at least; a number how many there are at most.
 uint32_t exact_least(const configs::Job& job) {
   return job.replica_choice.count_max > 0 ? job.replicas.count : 1;
 }
 
-std::string why_one(const configs::Job& job, bool has_statistics) {
+std::string why_one(const configs::Job& job, const dag::Graph& training) {
   if (!job.placement.pins.empty()) return "a pin names one peer, and each replica computes these ops";
-  if (has_statistics) return "the model has running statistics (BatchNorm), which replicas do not add up yet";
+  if (!dag::fresh_statistics(training))
+    return "the model reads running statistics (BatchNorm) in training, which no two replicas have at once";
   return {};
 }
 
@@ -54,7 +50,7 @@ Status check_for_peers(const configs::Job& job) {
 
 Status check_agreed(const configs::Job& job, const dag::Graph& training) {
   if (!job.replicas.are_local()) {
-    const std::string why = why_one(job, has_statistics(training));
+    const std::string why = why_one(job, training);
     if (exact_least(job) == 1 || exact_replicas_max(job) == 1 || why.empty()) return {};
     return fail(job.error(ErrorCode::Unsupported, "replicas.min",
                           "with sync: step they are one pipeline: " + why +
@@ -99,7 +95,7 @@ namespace {
 std::optional<plan::ReplicasRequest> exact_replicas_request(const configs::Job& job,
                                                             const plan::PlanRequest& pipeline) {
   const uint32_t most = exact_replicas_max(job);
-  if (most == 1 || !why_one(job, has_statistics(*pipeline.graph)).empty()) return std::nullopt;
+  if (most == 1 || !why_one(job, *pipeline.graph).empty()) return std::nullopt;
   return plan::ReplicasRequest{
       .pipeline = pipeline, .count = exact_least(job), .count_max = most, .ranges = job.gradient_ranges};
 }
@@ -125,7 +121,7 @@ uint32_t exact_replicas_max(const configs::Job& job) {
 }
 
 std::string describe_one_pipeline(const configs::Job& job, const dag::Graph& training) {
-  const std::string why = exact_replicas_max(job) > 1 ? why_one(job, has_statistics(training)) : "";
+  const std::string why = exact_replicas_max(job) > 1 ? why_one(job, training) : "";
   return why.empty() ? why : "replicas that add each step's gradients are one pipeline here: " + why;
 }
 

@@ -17,8 +17,8 @@ namespace weft::train {
 
 // Unsupported, with its place: something that `weft local` computes and peers do not.
 Status check_for_peers(const configs::Job& job);
-// Of replicas with local steps: they agree about float32 alone. Of others that must be several: nobody adds
-// up running statistics. `training`: the job's graph.
+// Of replicas with local steps: they agree about float32 alone. Of others that must be several: what
+// keeps them from it. `training`: the job's graph.
 Status check_agreed(const configs::Job& job, const dag::Graph& training);
 
 // Without a cluster and without pins, which name what is in one. `graph`: prepared from the job

@@ -24,10 +24,10 @@ const SummedGradient* find(const std::vector<SummedGradient>& gradients, uint32_
   return at == gradients.end() || at->tensor->number != number ? nullptr : &*at;
 }
 
-// As how many sums the share of a replica comes.
-uint32_t sums_of(const proto::ExactTerms& exact, uint32_t replica) {
+// As how many tensors the share of a replica comes.
+uint32_t tensors_of(const SummedGradient& gradient, const proto::ExactTerms& exact, uint32_t replica) {
   const dag::RangeShare share = dag::share_of(exact.ranges, replica);
-  return share.first == 0 ? 1 : share.count;
+  return gradient.fresh || share.first == 0 ? 1 : share.count;
 }
 
 }  // namespace
@@ -36,11 +36,24 @@ std::vector<SummedGradient> summed_gradients(const proto::AssignStage& assign) {
   std::vector<SummedGradient> gradients;
   const proto::StageProgram* program = find_program(assign, proto::ProgramKind::Train);
   if (!assign.exact || program == nullptr) return gradients;
-  for (const proto::AgreedTensor& tensor : assign.exact->tensors)
+  const std::vector<dag::FreshStatistic> fresh =
+      dag::fresh_statistics(*program->graph).value_or(std::vector<dag::FreshStatistic>());
+  for (const proto::AgreedTensor& tensor : assign.exact->tensors) {
     gradients.push_back({.tensor = &tensor,
                          .spec = program->graph->spec(program->graph->find_initializer(tensor.name)->value),
                          .is_ours = tensor.owner == assign.seat.replica});
+    const auto at = std::find_if(fresh.begin(), fresh.end(), [&](const dag::FreshStatistic& statistic) {
+      return statistic.name == tensor.name;
+    });
+    if (at != fresh.end()) gradients.back().fresh = *at;
+  }
   return gradients;
+}
+
+dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshStatistic& fresh, uint32_t replica) {
+  const uint32_t length = assign.training.microbatches() / assign.training.gradient_ranges;
+  const dag::RangeShare share = dag::share_of(assign.exact->ranges, replica);
+  return {fresh.dtype, {int64_t{share.count} * length, fresh.count}};
 }
 
 Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedGradient>& gradients,
@@ -54,10 +67,16 @@ Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<Su
       (is_sum && header.replica != gradient->tensor->owner))
     return wrong(header, "it is not that replica's");
   const dag::RangeShare share = dag::share_of(assign.exact->ranges, header.replica);
-  if (is_sum ? header.microbatch != 0 : !is_sent_as(share, header.microbatch))
+  const bool is_of_share = is_sum            ? header.microbatch == 0
+                           : gradient->fresh ? header.microbatch == share.first
+                                             : is_sent_as(share, header.microbatch);
+  if (!is_of_share)
     return wrong(header, "of a range that is not that replica's");
-  if (header.spec != gradient->spec)
-    return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(gradient->spec));
+  const dag::TensorSpec spec = gradient->fresh && !is_sum
+                                   ? fresh_spec(assign, *gradient->fresh, header.replica)
+                                   : gradient->spec;
+  if (header.spec != spec)
+    return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(spec));
   if (header.codec != compress::Codec{})
     return wrong(header, "it comes as " + compress::name(header.codec) + ", expected dense");
   return {};
@@ -66,14 +85,12 @@ Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<Su
 GradientSums::GradientSums(std::shared_ptr<const proto::AssignStage> assignment)
     : assignment_(std::move(assignment)), gradients_(summed_gradients(*assignment_)) {
   if (gradients_.empty()) return;
-  uint64_t of_others = 0;
-  for (uint32_t replica = 0; replica < assignment_->exact->ranges.size(); ++replica)
-    if (replica != assignment_->seat.replica) of_others += sums_of(*assignment_->exact, replica);
-  for (const SummedGradient& gradient : gradients_)
-    if (gradient.is_ours)
-      awaited_ranges_ += of_others;
-    else
-      ++awaited_sums_;
+  for (const SummedGradient& gradient : gradients_) {
+    if (!gradient.is_ours) ++awaited_sums_;
+    for (uint32_t replica = 0; gradient.is_ours && replica < assignment_->exact->ranges.size(); ++replica)
+      if (replica != assignment_->seat.replica)
+        awaited_ranges_ += tensors_of(gradient, *assignment_->exact, replica);
+  }
 }
 
 Status GradientSums::on_tensor(const plan::Seat& from, const proto::TensorHeader& header,

@@ -20,6 +20,10 @@ constexpr proto::ProgramKind program_of(const proto::Command& forward) {
 }
 // nullptr: it was not assigned.
 const proto::StageProgram* find_program(const proto::AssignStage& assign, proto::ProgramKind kind);
+// In which the value is made.
+inline uint32_t segment_of(const proto::StageProgram& program, dag::ValueId value) {
+  return program.segment_of_op[program.graph->value(value).producer.index];
+}
 
 // Nothing of it counts in the loss.
 bool is_empty_step(const proto::AssignStage& assign, uint64_t step);

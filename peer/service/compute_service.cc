@@ -297,7 +297,7 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
           .codec = dense ? compress::Codec{} : end.codec},
          tensor);
   }
-  for (GradientExchange::Sending& sum : submitted.sums) {
+  for (SendingShare& sum : submitted.sums) {
     WEFT_TRY(sum.share.payload, sum.payload->take());
     send(stage, sum.share);
   }

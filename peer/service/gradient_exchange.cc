@@ -5,47 +5,67 @@
 
 #include "base/check.h"
 #include "dag/gradient_order.h"
+#include "peer/machine/train_commands.h"
 
 namespace weft::peer {
 
 using dag::Tensor;
 
-Result<std::unique_ptr<GradientExchange>> GradientExchange::create(
-    std::shared_ptr<const proto::AssignStage> assignment, Executor& executor) {
-  std::unique_ptr<GradientExchange> made(new GradientExchange(std::move(assignment), executor));
-  const auto& parameters = executor.parameters();
-  for (SummedGradient& gradient : summed_gradients(*made->assignment_)) {
-    if (gradient.spec.dtype != dag::DType::F32)
-      return fail(ErrorCode::Unsupported, "the gradient of '" + gradient.tensor->name +
-                                              "' is no float32, and replicas add up that alone");
-    const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const Executor::Parameter& one) {
-      return one.name == gradient.tensor->name;
-    });
-    WEFT_CHECK_MSG(at != parameters.end(), "a gradient to be added up that the stage does not have");
-    Held held{.gradient = std::move(gradient)};
-    held.parameter = static_cast<size_t>(at - parameters.begin());
-    made->held_.push_back(std::move(held));
-  }
-  return made;
-}
-
-SentShare GradientExchange::share(const Held& held, uint64_t step, uint32_t range, bool is_sum,
-                                  uint32_t to) const {
-  const proto::AgreedTensor& tensor = *held.gradient.tensor;
+SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor& tensor, dag::TensorSpec spec,
+                    uint64_t step, uint32_t range, bool is_sum, uint32_t to) {
   return {.to = {tensor.stages[to], to},
-          .header = {.run = assignment_->run,
-                     .plan_version = assignment_->plan_version,
+          .header = {.run = assign.run,
+                     .plan_version = assign.plan_version,
                      .step = step,
                      .microbatch = range,
                      .edge = tensor.number,
                      .program = proto::ProgramKind::Sum,
                      .direction = is_sum ? proto::Direction::Backward : proto::Direction::Forward,
-                     .replica = static_cast<uint16_t>(assignment_->seat.replica),
-                     .spec = held.gradient.spec},
+                     .replica = static_cast<uint16_t>(assign.seat.replica),
+                     .spec = std::move(spec)},
           .payload = {}};
 }
 
-Status GradientExchange::after_segment(const Task& task, std::vector<Sending>& sent) {
+Result<std::unique_ptr<GradientExchange>> GradientExchange::create(
+    std::shared_ptr<const proto::AssignStage> assignment, Executor& executor, std::shared_ptr<State> state) {
+  std::unique_ptr<GradientExchange> made(new GradientExchange(std::move(assignment), executor));
+  std::vector<SummedGradient> statistics;
+  for (SummedGradient& summed : summed_gradients(*made->assignment_))
+    if (summed.fresh)
+      statistics.push_back(std::move(summed));
+    else
+      WEFT_TRY_STATUS(made->add_gradient(std::move(summed)));
+  if (statistics.empty()) return made;
+  const proto::StageProgram& training = *find_program(*made->assignment_, proto::ProgramKind::Train);
+  WEFT_TRY(made->statistics_, StatisticExchange::create(made->assignment_, training, std::move(statistics),
+                                                        std::move(state)));
+  return made;
+}
+
+Status GradientExchange::add_gradient(SummedGradient gradient) {
+  if (gradient.spec.dtype != dag::DType::F32)
+    return fail(ErrorCode::Unsupported, "the gradient of '" + gradient.tensor->name +
+                                            "' is no float32, and replicas add up that alone");
+  const auto& parameters = executor_.parameters();
+  const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const Executor::Parameter& one) {
+    return one.name == gradient.tensor->name;
+  });
+  WEFT_CHECK_MSG(at != parameters.end(), "a gradient to be added up that the stage does not have");
+  Held held{.gradient = std::move(gradient)};
+  held.parameter = static_cast<size_t>(at - parameters.begin());
+  held_.push_back(std::move(held));
+  return {};
+}
+
+SentShare GradientExchange::share(const Held& held, uint64_t step, uint32_t range, bool is_sum,
+                                  uint32_t to) const {
+  return sum_share(*assignment_, *held.gradient.tensor, held.gradient.spec, step, range, is_sum, to);
+}
+
+Status GradientExchange::after_segment(const Task& task, const MicrobatchMemory& microbatch,
+                                       std::vector<SendingShare>& sent) {
+  if (proto::is_comparison(task.key.microbatch)) return {};
+  if (statistics_) WEFT_TRY_STATUS(statistics_->after_segment(task, executor_, microbatch, sent));
   const dag::TrainingSpec& training = assignment_->training;
   const auto range =
       dag::sum_completed(task.key.microbatch, training.microbatches(), training.gradient_ranges,
@@ -88,6 +108,9 @@ Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
   std::map<uint32_t, std::map<uint32_t, const Tensor*>> came;  // by number and range
   for (const AgreedShare& one : ranges) came[one.number][one.range] = &one.tensor;
   std::vector<SentShare> sent;
+  if (statistics_) {
+    WEFT_TRY(sent, statistics_->blend(step, ranges));
+  }
   for (Held& held : held_) {
     if (!held.gradient.is_ours) continue;
     const proto::AgreedTensor& tensor = *held.gradient.tensor;
@@ -103,7 +126,11 @@ Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
 
 Status GradientExchange::gather(const std::vector<AgreedShare>& sums) {
   std::map<uint32_t, const Tensor*> came;
-  for (const AgreedShare& one : sums) came[one.number] = &one.tensor;
+  for (const AgreedShare& one : sums)
+    if (statistics_ && statistics_->has(one.number))
+      WEFT_TRY_STATUS(statistics_->take(one));
+    else
+      came[one.number] = &one.tensor;
   for (Held& held : held_) {
     const Tensor& sum = held.gradient.is_ours ? held.sum : *came.at(held.gradient.tensor->number);
     WEFT_TRY_STATUS(executor_.state().backend().upload(sum, executor_.gradient_place(held.parameter).view,

@@ -3,6 +3,8 @@
 // (dag/gradient_order.h), and everybody takes the owners' sums in place of what it has. So all update by the
 // same bytes, which are those of one executor that computes all ranges.
 //
+// Running statistics go the same ways (statistic_exchange.h).
+//
 // In host memory: of each tensor that this seat owns the sums of its own ranges and of the step.
 #pragma once
 
@@ -16,22 +18,20 @@
 #include "peer/machine/gradient_sums.h"
 #include "peer/machine/task.h"
 #include "peer/service/share.h"
+#include "peer/service/statistic_exchange.h"
 
 namespace weft::peer {
 
 class GradientExchange {
  public:
-  // `executor`: of the training program; outlives this. Unsupported: a gradient that is not float32.
+  // `executor`: of the training program, over `state`; outlives this. Unsupported: a gradient that is not
+  // float32.
   static Result<std::unique_ptr<GradientExchange>> create(
-      std::shared_ptr<const proto::AssignStage> assignment, Executor& executor);
+      std::shared_ptr<const proto::AssignStage> assignment, Executor& executor, std::shared_ptr<State> state);
 
-  // A sum on its way from the device: its share's payload is not there yet.
-  struct Sending {
-    SentShare share{};
-    std::unique_ptr<Download> payload{};
-  };
-  // Of the segment that has just run: the sums that are complete with it. Those that this seat adds up stay.
-  Status after_segment(const Task& task, std::vector<Sending>& sent);
+  // Of the segment that has just run in `microbatch`: what is complete with it. What this seat adds up stays.
+  Status after_segment(const Task& task, const MicrobatchMemory& microbatch,
+                       std::vector<SendingShare>& sent);
   // In this order, once a step. REQUIRES: what GradientSums waits for is there, once.
   Result<std::vector<SentShare>> reduce(uint64_t step, const std::vector<AgreedShare>& ranges);
   Status gather(const std::vector<AgreedShare>& sums);
@@ -46,12 +46,14 @@ class GradientExchange {
   };
   GradientExchange(std::shared_ptr<const proto::AssignStage> assignment, Executor& executor)
       : assignment_(std::move(assignment)), executor_(executor) {}
+  Status add_gradient(SummedGradient gradient);
   SentShare share(const Held& held, uint64_t step, uint32_t range, bool is_sum, uint32_t to) const;
   Result<dag::Tensor> add_up(Held& held, const std::map<uint32_t, const dag::Tensor*>& of_others);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   Executor& executor_;
-  std::vector<Held> held_;  // by number
+  std::vector<Held> held_;                         // gradients, by number
+  std::unique_ptr<StatisticExchange> statistics_;  // if there are any
 };
 
 }  // namespace weft::peer

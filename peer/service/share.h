@@ -3,7 +3,10 @@
 
 #include <cstdint>
 
+#include <memory>
+
 #include "dag/tensor.h"
+#include "peer/backend/download.h"
 #include "plan/seat.h"
 #include "proto/messages.h"
 
@@ -14,7 +17,7 @@ struct AgreedShare {
   uint32_t number = 0;
   uint32_t replica = 0;  // the sender's
   dag::Tensor tensor;
-  uint32_t range = 0;  // of a sum of gradients: which range's
+  uint32_t range = 0;  // of a sum of gradients: which range's; of a running statistic the share's first
 };
 // The same as it goes to another seat: encoded as its header says.
 struct SentShare {
@@ -22,5 +25,13 @@ struct SentShare {
   proto::TensorHeader header{};
   dag::Tensor payload;
 };
+// One on its way from the device: the share's payload is not there yet.
+struct SendingShare {
+  SentShare share{};
+  std::unique_ptr<Download> payload{};
+};
+// Of a tensor of exact terms, without its payload: a sum of a range, or that of all, for a replica's seat.
+SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor& tensor, dag::TensorSpec spec,
+                    uint64_t step, uint32_t range, bool is_sum, uint32_t to);
 
 }  // namespace weft::peer

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "dag/gradient_order.h"
 #include "peer/backend/host/host_memory.h"
+#include "peer/machine/train_commands.h"
 
 namespace weft::peer {
 
@@ -14,10 +15,6 @@ using dag::Tensor;
 using proto::ProgramKind;
 
 namespace {
-
-uint32_t segment_of(const proto::StageProgram& stage, dag::ValueId value) {
-  return stage.segment_of_op[stage.graph->value(value).producer.index];
-}
 
 // Of a training program's microbatch.
 dag::GradientTurn turn_of(const proto::AssignStage& assign, const MicrobatchKey& key) {
@@ -80,7 +77,7 @@ Status StageRunner::load_state(const TensorSource& tensors) {
     WEFT_TRY(agreement_, SeatAgreement::create(assignment_, *state_, kept));
   }
   if (assignment_->exact) {
-    WEFT_TRY(sums_, GradientExchange::create(assignment_, *programs_.at(ProgramKind::Train).executor));
+    WEFT_TRY(sums_, GradientExchange::create(assignment_, *programs_.at(ProgramKind::Train).executor, state_));
   }
   return {};
 }
@@ -103,6 +100,8 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   options.precision.compute = assignment_->arithmetic;
   options.rows_alone = stage.kind != ProgramKind::Train;
   if (stage.kind == ProgramKind::Train) {
+    const std::vector<dag::ValueId> fresh = fresh_values(*assignment_, *stage.graph);
+    options.kept.insert(options.kept.end(), fresh.begin(), fresh.end());
     options.optimizer = training.optimizer;
     options.undoes_statistics = training.may_skip();
   }
@@ -209,7 +208,7 @@ Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
   WEFT_TRY_STATUS(take_named(submitted.snapshot, output.snapshot));
   WEFT_TRY_STATUS(take_named(submitted.predictions, output.predictions));
   output.agreed = std::move(submitted.agreed);
-  for (GradientExchange::Sending& sum : submitted.sums) {
+  for (SendingShare& sum : submitted.sums) {
     WEFT_TRY(sum.share.payload, sum.payload->take());
     output.agreed.push_back(std::move(sum.share));
   }
@@ -236,7 +235,7 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   WEFT_TRY_STATUS(program.executor->run(*microbatch, task.segment));
   WEFT_TRY_STATUS(begin_outputs(task, program, *microbatch, submitted));
   if (sums_ && task.key.program == ProgramKind::Train)
-    WEFT_TRY_STATUS(sums_->after_segment(task, submitted.sums));
+    WEFT_TRY_STATUS(sums_->after_segment(task, *microbatch, submitted.sums));
   if (task.last_segment) {
     program.free.push_back(std::move(program.active.at(task.key.microbatch)));
     program.active.erase(task.key.microbatch);
@@ -257,7 +256,8 @@ Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& 
   const int64_t size = training.microbatch_size;
   const bool compares = proto::is_comparison(task.key.microbatch);
   if (task.key.program == ProgramKind::Train) microbatch->turn = turn_of(*assignment_, task.key);
-  microbatch->keeps_statistics = !compares;
+  // Replicas that add each step's gradients blend statistics in when they have come from all of them.
+  microbatch->keeps_statistics = !compares && !assignment_->exact;
   microbatch->context = {
       .seed = training.seed,
       .step = task.key.program == ProgramKind::Train ? place_of(task).step : task.key.step,

@@ -69,7 +69,7 @@ class StageRunner {
     std::vector<std::pair<uint32_t, std::unique_ptr<Download>>> sends;
     std::vector<Named> snapshot, predictions;
     std::vector<SentShare> agreed;
-    std::vector<GradientExchange::Sending> sums;  // for the same
+    std::vector<SendingShare> sums;  // for the same
     std::optional<replicas::Outlier> refused;
   };
   // Errors: Cancelled once a task has failed: what was handed out behind it builds on it.

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "dag/fresh_statistics.h"
 #include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
 
@@ -158,7 +159,7 @@ Status check_local(const AssignStage& stage) {
   return problem ? wrong(*problem) : Status{};
 }
 
-// And of these each that has a gradient: a sum that misses one would be another step.
+// And of these each that has a gradient, and each running statistic: a sum that misses one would be another step.
 Status check_exact(const AssignStage& stage) {
   if (!stage.exact) return {};
   const auto wrong = [](const std::string& what) { return fail(ErrorCode::OutOfRange, "exact: " + what); };
@@ -174,9 +175,11 @@ Status check_exact(const AssignStage& stage) {
     return wrong(*problem);
   std::set<std::string_view> summed;
   for (const AgreedTensor& tensor : stage.exact->tensors) summed.insert(tensor.name);
+  if (!dag::fresh_statistics(*graph)) return wrong("running statistics that cannot be told from the rest");
   for (const dag::GraphOutput& output : graph->outputs()) {
-    if (output.role == dag::OutputRole::StateUpdate) return wrong("running statistics, which none adds up");
-    if (output.role == dag::OutputRole::Gradient && summed.erase(output.name) == 0)
+    const bool changes =
+        output.role == dag::OutputRole::Gradient || output.role == dag::OutputRole::StateUpdate;
+    if (changes && summed.erase(output.name) == 0)
       return wrong("'" + output.name + "' is trained and not added up");
   }
   return summed.empty() ? Status{} : wrong("'" + std::string(*summed.begin()) + "' is not trained");

@@ -2,10 +2,12 @@
 # Replicas that add each step's gradients, on real processes: a broker and peers over TLS compute parts of every step on copies
 # of the model, each in one stage or two, and update by the same sums. The trained file is, byte for byte, that of `weft local`
 # with as many gradient_ranges: also where a peer is killed and another takes its place, where nobody can and the run goes on
-# with fewer, and where the broker is killed.
-# usage: exact_replicas.sh
+# with fewer, and where the broker is killed. Running statistics come out the same, too.
+# usage: exact_replicas.sh [--kills N]: also N runs in which a peer is killed, each at another step
 source "$(dirname "$0")/cluster.sh"
 cluster_begin
+kills=0
+[ "${1:-}" = --kills ] && kills=$2
 text=$work/corpus.txt
 made_text 100000 >"$text"
 job=examples/gpt/job.yaml
@@ -46,6 +48,24 @@ finish_job
 replicas_are 3
 same plain "3 replicas, of which one computes two ranges"
 
+# A net with BatchNorm, where its data is.
+images=/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
+if [ -r "$images" ]; then
+  job=examples/fashion-mnist/job.yaml gpt=("${sets[@]}")
+  sets=(--set epochs=null --set batch_size=32 --set microbatch_size=4 --set schedule.warmup_steps=2 --set evaluate_every=null
+        --set data.test=null --set checkpoint=null --set gradient_ranges=4)
+  terms statistics 8
+  for stages in 1 2; do
+    submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 2}' --set "placement.stages=$stages" --set "output=$work/out.onnx"
+    finish_job
+    replicas_are 2
+    same statistics "2 replicas with running statistics, stages each: $stages"
+  done
+  job=examples/gpt/job.yaml sets=("${gpt[@]}")
+else
+  echo "skipped: fashion-mnist (./dev install data)"
+fi
+
 # One of four peers is killed: a fifth takes its place; then another, and nobody can. Then the broker.
 terms kill 90
 start_peer e --device cpu:1 --listen 127.0.0.1:0
@@ -61,4 +81,15 @@ exec {broker_out}<&-
 start_broker --lease 3s
 finish_job
 same kill "replicas of which two were lost, and the broker"
+
+terms one 60
+for ((n = 0; n < kills; ++n)); do
+  start_peer "k$n" --device cpu:1 --listen 127.0.0.1:0
+  submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 3}' --set placement.stages=1 --set "output=$work/out.onnx"
+  wait_for_step $((3 + 5 * n))
+  lose_peer "$(one_of $(active_peers))"
+  wait_for_recovery
+  finish_job
+  same one "replicas of which one was lost at step $((3 + 5 * n))"
+done
 echo "exact_replicas: all the same"

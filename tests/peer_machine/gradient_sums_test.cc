@@ -111,5 +111,40 @@ TEST(GradientSums, RefuseWhatTheAssignmentDoesNotSay) {
   EXPECT_FALSE(here.come({1, 0}, 5, 0, 1).has_value()) << "twice";
 }
 
+// Of a running statistic comes what each replica's microbatches made of it, a row for each; back goes what it is.
+TEST(GradientSums, OfARunningStatisticAreRowsOfMicrobatches) {
+  proto::AssignStage assign = summing();
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::TensorSpec spec{dag::DType::F32, {16}};
+  const dag::ValueId x = builder.input("x", spec);
+  const dag::ValueId mean = builder.initializer("mean", spec, dag::InitializerRole::RunningStatistic);
+  builder.output("mean", builder.add(dag::OpKind::Add, {mean, x}), dag::OutputRole::StateUpdate);
+  assign.programs[0].graph = std::make_shared<const dag::Graph>(builder.finish());
+  assign.programs[0].segment_of_op.assign(assign.programs[0].graph->ops().size(), 0);
+  assign.exact->tensors = {{.number = 5, .name = "mean", .owner = 1, .stages = {1, 0, 2}}};
+  GradientSums sums(std::make_shared<const proto::AssignStage>(assign));
+  const auto come = [&](const Seat& from, uint32_t range, int64_t rows) {
+    return sums
+        .on_tensor(from,
+                   {.step = 1,
+                    .microbatch = range,
+                    .edge = 5,
+                    .program = proto::ProgramKind::Sum,
+                    .direction = Direction::Forward,
+                    .replica = static_cast<uint16_t>(from.replica),
+                    .spec = {dag::DType::F32, {rows, 16}}},
+                   0)
+        .has_value();
+  };
+  EXPECT_FALSE(come({1, 0}, 0, 2)) << "two ranges of two microbatches";
+  EXPECT_FALSE(come({1, 0}, 1, 4)) << "under its first range";
+  EXPECT_TRUE(come({1, 0}, 0, 4));
+  EXPECT_FALSE(come({1, 0}, 0, 4)) << "twice";
+  EXPECT_FALSE(sums.next(1).has_value());
+  EXPECT_FALSE(come({2, 2}, 4, 4));
+  EXPECT_TRUE(come({2, 2}, 3, 4));
+  EXPECT_EQ(sums.next(1).value().kind, TaskKind::Reduce);
+}
+
 }  // namespace
 }  // namespace weft::test

@@ -137,7 +137,7 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
   return state;
 }
 
-// Without running statistics, and of floats, which can be spoilt.
+// Of floats, which can be spoilt.
 test::Model perceptron() {
   dag::GraphBuilder builder(dag::op_table());
   test::Model model;
@@ -195,7 +195,10 @@ class Cluster final {
     plan->borders.checkpoint.steps = 2;
     const std::vector<std::string> parameters = parameters_of(whole);
     plan->parameter_count = static_cast<uint32_t>(parameters.size());
-    const std::vector<proto::AgreedTensor> summed = deal_owners(parameters, splits);
+    std::vector<std::string> changed = parameters;
+    for (const dag::GraphOutput& output : whole.outputs())
+      if (output.role == dag::OutputRole::StateUpdate) changed.push_back(output.name);
+    const std::vector<proto::AgreedTensor> summed = deal_owners(changed, splits);
     uint32_t most = 0;
     for (const dag::Split& split : splits) most = std::max(most, static_cast<uint32_t>(split.stages.size()));
     for (uint32_t s = 0; s < most; ++s)
@@ -245,7 +248,9 @@ class Cluster final {
                                  .owner = static_cast<uint32_t>(rng_.below(splits.size()))};
       for (const dag::Split& split : splits)
         for (uint32_t s = 0; s < split.stages.size(); ++s)
-          if (split.stages[s].graph.find_output(dag::OutputRole::Gradient, name)) tensor.stages.push_back(s);
+          if (split.stages[s].graph.find_output(dag::OutputRole::Gradient, name) ||
+              split.stages[s].graph.find_output(dag::OutputRole::StateUpdate, name))
+            tensor.stages.push_back(s);
       summed.push_back(std::move(tensor));
     }
     return summed;
@@ -490,6 +495,10 @@ INSTANTIATE_TEST_SUITE_P(ExactReplicas, Pipeline,
                                          Case{"transformer", 3, 0.5, false, false, {1, 1}},
                                          Case{"transformer", 2, 0.5, false, false, {2, 2}},
                                          Case{"transformer", 2, 0, false, false, {1, 2, 1}},
+                                         Case{"residual", 1, 0, false, false, {1, 1}},
+                                         Case{"residual", 3, 0.5, false, false, {2, 2}},
+                                         Case{"residual", 2, 0.5, true, true, {1, 2, 1}},
+                                         Case{"residual", 3, 0, false, true, {1, 1, 1, 1}},
                                          Case{"perceptron", 2, 0.5, false, true, {2, 2}},
                                          Case{"perceptron", 3, 0, false, true, {1, 1, 2}},
                                          Case{"transformer", 3, 0.5, true, false, {1, 3}},

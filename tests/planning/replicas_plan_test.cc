@@ -331,15 +331,23 @@ TEST_F(ReplicasPlanned, OthersTakeTheSameSeats) {
   }
 }
 
-// Nobody adds up running statistics, and the plan says so.
-TEST_F(ReplicasPlanned, WithRunningStatisticsAddNoGradients) {
-  const PlannedRunPtr one = plan(test::request_for(1, submit_whole({"replicas=2"}), 2));
-  ASSERT_NE(one, nullptr);
-  EXPECT_TRUE(one->exact_ranges.empty());
-  const auto says = [](const std::string& line) {
-    return line.find("one pipeline here") != std::string::npos;
-  };
-  EXPECT_TRUE(std::any_of(one->explanation.begin(), one->explanation.end(), says));
+// Running statistics have owners as gradients have.
+TEST_F(ReplicasPlanned, AddUpRunningStatisticsToo) {
+  const PlannedRunPtr two =
+      plan(test::request_for(1, submit_whole({"replicas={min: 2}", "gradient_ranges=2"}), 2));
+  ASSERT_NE(two, nullptr);
+  EXPECT_EQ(two->exact_ranges, (std::vector<uint32_t>{1, 1}));
+  expect_each_is_taken(*two);
+  for (const PlannedStage& stage : two->stages) {
+    const auto& tensors = stage.assignment->exact->tensors;
+    for (const dag::GraphOutput& output :
+         program_of(*stage.assignment, ProgramKind::Train)->graph->outputs()) {
+      if (output.role != dag::OutputRole::StateUpdate) continue;
+      EXPECT_TRUE(std::any_of(tensors.begin(), tensors.end(), [&](const proto::AgreedTensor& tensor) {
+        return tensor.name == output.name;
+      })) << output.name;
+    }
+  }
 }
 
 // A replica that is not in the checkpoint goes on with the first one's slots, and owes nothing.
