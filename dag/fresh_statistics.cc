@@ -27,7 +27,8 @@ std::optional<std::vector<uint32_t>> statistic_of_values(const Graph& graph,
   return hangs_on;
 }
 
-// Of what hangs on a statistic the ops that its new value needs. A recomputation makes others, which nobody reads.
+// Of what hangs on a statistic the ops that its new value needs. A recomputation makes others, which nobody
+// reads.
 void find_blending(const Graph& graph, const std::vector<uint32_t>& hangs_on,
                    std::vector<FreshStatistic>& statistics) {
   std::vector<bool> needed(graph.values().size());

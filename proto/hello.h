@@ -58,8 +58,8 @@ inline constexpr uint32_t kProtocolMinorOfProbesAtWork = 16;
 // The first whose peers can agree without a replica that was lost, and give what it made again.
 inline constexpr uint32_t kProtocolMinorOfLeavingOut = 17;
 // From 18 on peers refuse to add up what is out of all proportion, where the assignment says a bound.
-// The first whose peers add the gradients of each step to those of other replicas, and come to the same running
-// statistics; others get no stage of a job that may have several. Those of 19 had no statistics.
+// The first whose peers add the gradients of each step to those of other replicas, and come to the same
+// running statistics; others get no stage of a job that may have several. Those of 19 had no statistics.
 inline constexpr uint32_t kProtocolMinorOfExactReplicas = 20;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.

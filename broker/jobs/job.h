@@ -134,8 +134,9 @@ struct Job {
     uint32_t standstills = 0;  // the same, where nobody computed any more; it doubles with every other
     StallMarks stall_marks{};
     std::vector<Refusal> refusals{};
-    std::set<PeerId> blamed{};         // of those that are excluded: for a stall
-    std::optional<Instant> lost_at{};  // until the first step after a loss
+    std::map<PeerId, uint32_t> outvoted{};  // how often most replicas held other bytes than a peer's
+    std::set<PeerId> blamed{};              // of those that are excluded: for a stall
+    std::optional<Instant> lost_at{};       // until the first step after a loss
     // It went back because of this step, as its run counts, and has not got past it; 0: it did not.
     uint64_t diverged_at = 0;
     std::set<PeerId> excluded{};            // could not take a stage of this job

@@ -103,7 +103,6 @@ class Runs {
     std::optional<Verdict> verdict{};
   };
   void carry_out(Job& job, RunEffects effects, Outcome& outcome);
-  std::string said_of(const Job& job, const Disagreement& disagreement) const;
   void carry_out_one(Job& job, RunEffect& effect, Outcome& outcome);
   void issue(Job& job, const proto::Command& command);
   void send_to_stage(Job& job, uint32_t stage, proto::Message message);

@@ -7,6 +7,36 @@
 
 namespace weft::broker {
 
+namespace {
+
+std::string said_of(const Job& job, const Pool& pool, const Disagreement& disagreement) {
+  const PlannedRun& plan = *job.crew()->plan;
+  const auto who = [&](uint32_t stage) {
+    return plan.name_of(stage) + " on " + pool.at(plan.stages[stage].peer).name;
+  };
+  return "replicas that had agreed hold different bytes of '" + disagreement.tensor + "' after step " +
+         std::to_string(disagreement.step) + ": " + who(disagreement.stage) + " and " +
+         who(disagreement.other);
+}
+
+// Who is outvoted had perhaps been sent something else than the others: the second time it is out.
+Verdict verdict_on(Job& job, const Pool& pool, const Disagreement& disagreement) {
+  constexpr uint32_t kOutvotedMax = 2;
+  std::string what = said_of(job, pool, disagreement);
+  if (disagreement.outvoted.empty())
+    return {.kind = Verdict::Kind::Failed, .what = what + "; one of them computed or said something wrong"};
+  Verdict verdict{.kind = Verdict::Kind::Lost, .what = what + ", as most do"};
+  for (const uint32_t stage : disagreement.outvoted) {
+    const PeerId& peer = job.crew()->plan->stages[stage].peer;
+    if (++job.losses.outvoted[peer] < kOutvotedMax) continue;
+    verdict.excluded.push_back(peer);
+    verdict.what += "; " + pool.at(peer).name + " gets no part in this job any more";
+  }
+  return verdict;
+}
+
+}  // namespace
+
 Status Runs::tell(Job& job, const std::function<Result<RunEffects>(Run& run, Instant now)>& what) {
   Run& run = *job.running()->run;
   const uint64_t step_before = run.committed_step(), repeats_before = run.repeats_dropped();
@@ -16,16 +46,6 @@ Status Runs::tell(Job& job, const std::function<Result<RunEffects>(Run& run, Ins
   look_at(job, step_before, repeats_before, outcome);
   if (!effects) return fail(std::move(effects).error());
   return {};
-}
-
-std::string Runs::said_of(const Job& job, const Disagreement& disagreement) const {
-  const PlannedRun& plan = *job.crew()->plan;
-  const auto who = [&](uint32_t stage) {
-    return plan.name_of(stage) + " on " + pool_.at(plan.stages[stage].peer).name;
-  };
-  return "replicas that had agreed hold different bytes of '" + disagreement.tensor + "' after step " +
-         std::to_string(disagreement.step) + ": " + who(disagreement.stage) + " and " +
-         who(disagreement.other) + "; one of them computed or said something wrong";
 }
 
 void Runs::carry_out(Job& job, RunEffects effects, Outcome& outcome) {
@@ -61,7 +81,7 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
                    carry_out(job, at.run->go_on(now), outcome);
                  },
                  [&](Divergence& e) { end({.kind = Verdict::Kind::Diverged, .divergence = std::move(e)}); },
-                 [&](Disagreement& e) { end({.kind = Verdict::Kind::Failed, .what = said_of(job, e)}); },
+                 [&](Disagreement& e) { end(verdict_on(job, pool_, e)); },
                  [&](TooLateToLeaveOut& e) {
                    end({.kind = Verdict::Kind::Lost,
                         .what = "a replica was lost while all agreed, and " + at.crew.plan->name_of(e.stage) +

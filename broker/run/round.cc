@@ -22,11 +22,13 @@ void Round::leave_out(uint32_t stage, bool forgets) {
   in[stage] = true;
   if (direct) made[stage] = true;
   if (!forgets) return;
-  std::erase_if(said, [&](const auto& entry) { return entry.second.stage == stage; });
+  for (auto& [key, of] : said) std::erase_if(of.votes, [&](const Vote& vote) { return vote.stage == stage; });
+  std::erase_if(said, [](const auto& entry) { return entry.second.votes.empty(); });
   std::vector<proto::TensorReference> of_others;
-  for (auto& [key, by] : said) {
-    of_others.push_back(tensors[by.index]);
-    by.index = of_others.size() - 1;
+  for (auto& [key, of] : said) {
+    of_others.push_back(tensors[of.index]);
+    of_others.back().sha256 = of.votes.front().sha256;
+    of.index = of_others.size() - 1;
   }
   tensors = std::move(of_others);
 }
@@ -89,12 +91,49 @@ void Round::take_tensors(uint32_t stage, const std::vector<proto::TensorReferenc
     return;
   }
   for (const proto::TensorReference& tensor : of_stage) {
-    const auto [at, is_new] = said.try_emplace(tensor.key, Said{stage, tensors.size()});
-    if (is_new)
-      tensors.push_back(tensor);
-    else if (tensors[at->second.index].sha256 != tensor.sha256 && !disagreement)
-      disagreement = Disagreement{at->second.stage, stage, tensor.key};
+    const auto [at, is_new] = said.try_emplace(tensor.key, Said{tensors.size(), {}});
+    if (is_new) tensors.push_back(tensor);
+    differs = differs || tensors[at->second.index].sha256 != tensor.sha256;
+    at->second.votes.push_back({stage, tensor.sha256});
   }
+}
+
+namespace {
+// Of the votes the bytes that more than half of them have.
+std::optional<Digest> most_of(const std::vector<Round::Vote>& votes) {
+  for (const Round::Vote& vote : votes) {
+    const auto same = std::count_if(votes.begin(), votes.end(),
+                                    [&](const Round::Vote& other) { return other.sha256 == vote.sha256; });
+    if (2 * static_cast<size_t>(same) > votes.size()) return vote.sha256;
+  }
+  return std::nullopt;
+}
+}  // namespace
+
+std::optional<Round::Disagreement> Round::disagreement() const {
+  const bool have_all_said = is_for_others() ? is_made() : is_whole();
+  if (!differs || (skipped_steps.size() > 2 && !have_all_said)) return std::nullopt;
+  std::optional<Disagreement> outvoted, undecided;
+  for (const auto& [key, of] : said) {
+    const std::optional<Digest> most = most_of(of.votes);
+    const Digest& held = most ? *most : of.votes.front().sha256;
+    const auto holder =
+        std::find_if(of.votes.begin(), of.votes.end(), [&](const Vote& vote) { return vote.sha256 == held; });
+    for (const Vote& vote : of.votes) {
+      if (vote.sha256 == held) continue;
+      // Told by a weight, where there is one: people know those.
+      std::optional<Disagreement>& told = most ? outvoted : undecided;
+      if (!told) told.emplace();
+      if (told->key.name.empty() || (is_weight(key.slot) && !is_weight(told->key.slot))) {
+        told->stage = most ? vote.stage : holder->stage;
+        told->other = most ? holder->stage : vote.stage;
+        told->key = key;
+      }
+      std::vector<uint32_t>& out = told->outvoted;
+      if (most && std::find(out.begin(), out.end(), vote.stage) == out.end()) out.push_back(vote.stage);
+    }
+  }
+  return undecided ? undecided : outvoted;
 }
 
 bool Round::drop() {

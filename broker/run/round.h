@@ -39,18 +39,25 @@ struct Round {
   std::vector<proto::TensorReference> tensors{};         // each once
   std::vector<std::optional<uint64_t>> skipped_steps{};  // by replica, as its stages say, which have to agree
   std::vector<uint32_t> replica_of{};                    // by stage; empty: there is one replica
-  // Of several replicas, who said each tensor first, and where it is in `tensors`.
-  struct Said {
+  // Of several replicas, who said what of each tensor, and where it is in `tensors`.
+  struct Vote {
     uint32_t stage = 0;
+    Digest sha256{};
+  };
+  struct Said {
     size_t index = 0;
+    std::vector<Vote> votes{};
   };
   std::map<dag::StateKey, Said> said{};
-  // A tensor that two replicas have agreed on, and of which their stages hold different bytes.
+  bool differs = false;  // some votes do, or did
+  // A tensor that replicas have agreed on, and of which their stages hold different bytes.
   struct Disagreement {
     uint32_t stage = 0, other = 0;
     dag::StateKey key{};
+    // Whose bytes of some tensor are none that most others hold; empty: there is one with which most do not
+    // agree.
+    std::vector<uint32_t> outvoted{};
   };
-  std::optional<Disagreement> disagreement{};
 
   // Nobody has said anything yet. `replicas`: as replica_of.
   void begin(size_t stages, std::vector<uint32_t> replicas = {});
@@ -75,6 +82,8 @@ struct Round {
   // InvalidArgument: the stage breaks the protocol.
   Result<std::optional<Error>> take(Instant now, uint32_t stage, const proto::CheckpointReport& report,
                                     uint32_t blobs_missing);
+  // Of two replicas as soon as they differ, of more once all have said theirs.
+  std::optional<Disagreement> disagreement() const;
   // A stage says how much of its part the broker has.
   void on_saving(uint32_t stage, Bytes bytes);
   // It is not wanted any more; whether it can go at once.

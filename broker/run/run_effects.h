@@ -62,11 +62,12 @@ struct Divergence {
   // It may be finite when it is done again, by somebody else; false: it was skipped, as so many before it.
   bool may_pass = true;
 };
-// Stages of two replicas have agreed on a tensor, and hold other bytes of it: the run ends by it.
+// Stages of replicas have agreed on a tensor, and hold other bytes of it: the run ends by it.
 struct Disagreement {
   uint64_t step = 0;  // of the run
   uint32_t stage = 0, other = 0;
   std::string tensor{};
+  std::vector<uint32_t> outvoted{};  // whose bytes none of most others has; empty: nobody can tell
 };
 // The stage had agreed with what a lost replica sent, and others may lack it: the run goes back.
 struct TooLateToLeaveOut {

@@ -163,9 +163,9 @@ Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto:
   Round& round = *rounds_.asked(stage, report.step);
   WEFT_TRY(std::optional<Error> failure, round.take(now, stage, report, blobs_missing));
   Part part{.is_direct = round.is_for_others(), .failure = std::move(failure)};
-  if (const auto& found = round.disagreement)
-    part.disagreement =
-        Disagreement{inner_.made(round.step), found->stage, found->other, to_string(found->key)};
+  if (auto found = round.disagreement())
+    part.disagreement = Disagreement{inner_.made(round.step), found->stage, found->other,
+                                     to_string(found->key), std::move(found->outvoted)};
   if (!round.direct && round.is_whole())
     pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
   if (round.stays && round.is_whole() && round.ready_at != Instant{}) pace_.on_kept(now - round.ready_at);
@@ -217,7 +217,8 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
       }
   while (rounds_.has_whole(committed)) {
     Round round = rounds_.take_first();
-    if (round.failed) {
+    // Whoever was to tell who is right was left out.
+    if (round.failed || round.disagreement()) {
       if (round.durable || moving) retry_at_ = now + options_.checkpoint_retry;
       continue;
     }

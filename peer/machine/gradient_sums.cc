@@ -50,7 +50,8 @@ std::vector<SummedGradient> summed_gradients(const proto::AssignStage& assign) {
   return gradients;
 }
 
-dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshStatistic& fresh, uint32_t replica) {
+dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshStatistic& fresh,
+                           uint32_t replica) {
   const uint32_t length = assign.training.microbatches() / assign.training.gradient_ranges;
   const dag::RangeShare share = dag::share_of(assign.exact->ranges, replica);
   return {fresh.dtype, {int64_t{share.count} * length, fresh.count}};
@@ -70,11 +71,9 @@ Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<Su
   const bool is_of_share = is_sum            ? header.microbatch == 0
                            : gradient->fresh ? header.microbatch == share.first
                                              : is_sent_as(share, header.microbatch);
-  if (!is_of_share)
-    return wrong(header, "of a range that is not that replica's");
-  const dag::TensorSpec spec = gradient->fresh && !is_sum
-                                   ? fresh_spec(assign, *gradient->fresh, header.replica)
-                                   : gradient->spec;
+  if (!is_of_share) return wrong(header, "of a range that is not that replica's");
+  const dag::TensorSpec spec =
+      gradient->fresh && !is_sum ? fresh_spec(assign, *gradient->fresh, header.replica) : gradient->spec;
   if (header.spec != spec)
     return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(spec));
   if (header.codec != compress::Codec{})

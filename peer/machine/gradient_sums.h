@@ -3,9 +3,9 @@
 // It says what may come and what is there; the bytes lie with whoever runs the tasks. Pure.
 //
 // Such a tensor has ProgramKind::Sum, its step, and as its edge AgreedTensor::number. Forward: the sum of a
-// range, whose number is the microbatch; Backward: that of all of them. Of a running statistic there are no sums:
-// Forward are the fresh values of all microbatches of a replica (dag/fresh_statistics.h), one row for each, under
-// the number of its first range; Backward is the new statistic.
+// range, whose number is the microbatch; Backward: that of all of them. Of a running statistic there are no
+// sums: Forward are the fresh values of all microbatches of a replica (dag/fresh_statistics.h), one row for
+// each, under the number of its first range; Backward is the new statistic.
 //
 // Bounds: the tensors of two steps, for a seat that lacks nothing of this one may be one ahead; each once.
 #pragma once
@@ -34,8 +34,10 @@ struct SummedGradient {
 };
 // By number. Empty without exact terms. The assignment outlives them.
 std::vector<SummedGradient> summed_gradients(const proto::AssignStage& assign);
-// Of a running statistic: what a replica sends of it. REQUIRES: it is one, and the assignment has exact terms.
-dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshStatistic& fresh, uint32_t replica);
+// Of a running statistic: what a replica sends of it. REQUIRES: it is one, and the assignment has exact
+// terms.
+dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshStatistic& fresh,
+                           uint32_t replica);
 // Whether such a tensor may come to the stage at all. InvalidArgument: it is another than the assignment
 // says.
 Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedGradient>& gradients,

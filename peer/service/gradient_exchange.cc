@@ -37,8 +37,8 @@ Result<std::unique_ptr<GradientExchange>> GradientExchange::create(
       WEFT_TRY_STATUS(made->add_gradient(std::move(summed)));
   if (statistics.empty()) return made;
   const proto::StageProgram& training = *find_program(*made->assignment_, proto::ProgramKind::Train);
-  WEFT_TRY(made->statistics_, StatisticExchange::create(made->assignment_, training, std::move(statistics),
-                                                        std::move(state)));
+  WEFT_TRY(made->statistics_,
+           StatisticExchange::create(made->assignment_, training, std::move(statistics), std::move(state)));
   return made;
 }
 

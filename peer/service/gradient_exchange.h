@@ -30,8 +30,7 @@ class GradientExchange {
       std::shared_ptr<const proto::AssignStage> assignment, Executor& executor, std::shared_ptr<State> state);
 
   // Of the segment that has just run in `microbatch`: what is complete with it. What this seat adds up stays.
-  Status after_segment(const Task& task, const MicrobatchMemory& microbatch,
-                       std::vector<SendingShare>& sent);
+  Status after_segment(const Task& task, const MicrobatchMemory& microbatch, std::vector<SendingShare>& sent);
   // In this order, once a step. REQUIRES: what GradientSums waits for is there, once.
   Result<std::vector<SentShare>> reduce(uint64_t step, const std::vector<AgreedShare>& ranges);
   Status gather(const std::vector<AgreedShare>& sums);

@@ -77,7 +77,8 @@ Status StageRunner::load_state(const TensorSource& tensors) {
     WEFT_TRY(agreement_, SeatAgreement::create(assignment_, *state_, kept));
   }
   if (assignment_->exact) {
-    WEFT_TRY(sums_, GradientExchange::create(assignment_, *programs_.at(ProgramKind::Train).executor, state_));
+    WEFT_TRY(sums_,
+             GradientExchange::create(assignment_, *programs_.at(ProgramKind::Train).executor, state_));
   }
   return {};
 }

@@ -65,8 +65,8 @@ Status StatisticExchange::build(std::vector<SummedGradient> statistics) {
     begin_step(held_.back());
   }
   if (ours.empty()) return {};
-  auto graph = std::make_shared<const dag::Graph>(
-      dag::blending_graph(*training_.graph, ours, dag::op_table()));
+  auto graph =
+      std::make_shared<const dag::Graph>(dag::blending_graph(*training_.graph, ours, dag::op_table()));
   ExecutorOptions options;
   options.precision.compute = assignment_->arithmetic;
   WEFT_TRY(blending_, Executor::create(std::move(graph), state_, std::move(options)));
@@ -80,9 +80,8 @@ void StatisticExchange::begin_step(Held& held) const {
 }
 
 const StatisticExchange::Held* StatisticExchange::find(uint32_t number) const {
-  const auto at = std::find_if(held_.begin(), held_.end(), [&](const Held& held) {
-    return held.statistic.tensor->number == number;
-  });
+  const auto at = std::find_if(held_.begin(), held_.end(),
+                               [&](const Held& held) { return held.statistic.tensor->number == number; });
   return at == held_.end() ? nullptr : &*at;
 }
 
@@ -97,8 +96,7 @@ Status StatisticExchange::after_segment(const Task& task, Executor& training,
       WEFT_TRY(row[v], training.begin_value(microbatch, fresh.values[v]));
       if (--held.missing > 0 || held.statistic.is_ours) continue;
       Row all;
-      for (auto& [number, of] : held.rows)
-        std::move(of.begin(), of.end(), std::back_inserter(all));
+      for (auto& [number, of] : held.rows) std::move(of.begin(), of.end(), std::back_inserter(all));
       const uint32_t own = assignment_->seat.replica;
       dag::TensorSpec spec = fresh_spec(*assignment_, fresh, own);
       sent.push_back({sum_share(*assignment_, *held.statistic.tensor, spec, task.key.step,
@@ -122,7 +120,8 @@ Status StatisticExchange::add_own(Held& held, std::map<uint32_t, Tensor>& rows) 
   return {};
 }
 
-Result<std::vector<SentShare>> StatisticExchange::blend(uint64_t step, const std::vector<AgreedShare>& fresh) {
+Result<std::vector<SentShare>> StatisticExchange::blend(uint64_t step,
+                                                        const std::vector<AgreedShare>& fresh) {
   if (!blending_) return std::vector<SentShare>{};
   std::map<uint32_t, std::map<uint32_t, Tensor>> rows;  // by number and microbatch
   const uint32_t length = assignment_->training.microbatches() / assignment_->training.gradient_ranges;
@@ -160,8 +159,7 @@ Result<std::vector<SentShare>> StatisticExchange::blend(uint64_t step, const std
              state_->read(dag::of_initializer(tensor.name, dag::StateSlot::RunningStatistic)));
     for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica) {
       if (replica == assignment_->seat.replica) continue;
-      sent.push_back(
-          sum_share(*assignment_, tensor, held.statistic.spec, step, 0, /*is_sum=*/true, replica));
+      sent.push_back(sum_share(*assignment_, tensor, held.statistic.spec, step, 0, /*is_sum=*/true, replica));
       sent.back().payload = blended;
     }
   }

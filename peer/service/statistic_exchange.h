@@ -1,7 +1,7 @@
-// How the replicas of a stage that add each step's gradients come to the running statistics of one machine: each
-// sends the fresh values of its microbatches (dag/fresh_statistics.h) to the seat that owns the statistic, which
-// blends those of all microbatches in, in their order, by the same ops on its device. The others take what came
-// of it. Until then the statistics of the step are what they were before it.
+// How the replicas of a stage that add each step's gradients come to the running statistics of one machine:
+// each sends the fresh values of its microbatches (dag/fresh_statistics.h) to the seat that owns the
+// statistic, which blends those of all microbatches in, in their order, by the same ops on its device. The
+// others take what came of it. Until then the statistics of the step are what they were before it.
 //
 // In host memory: a few numbers a channel for each of the share's microbatches.
 #pragma once

@@ -159,7 +159,8 @@ Status check_local(const AssignStage& stage) {
   return problem ? wrong(*problem) : Status{};
 }
 
-// And of these each that has a gradient, and each running statistic: a sum that misses one would be another step.
+// And of these each that has a gradient, and each running statistic: a sum that misses one would be another
+// step.
 Status check_exact(const AssignStage& stage) {
   if (!stage.exact) return {};
   const auto wrong = [](const std::string& what) { return fail(ErrorCode::OutOfRange, "exact: " + what); };

@@ -135,6 +135,32 @@ TEST(LocalBroker, ReplicasThatHoldDifferentBytesEndTheJob) {
             "stage 1, replica 2 on peer2; one of them computed or said something wrong");
 }
 
+// Of three replicas one says twice that it holds something else: the third time another peer is in its place.
+TEST(LocalBroker, OneReplicaThatHoldsOtherBytesThanTheOthersGetsNoPart) {
+  LocalWorld local({.replicas = 3, .stages = 1, .every = 2, .steps = 30, .checkpoint_steps = 6});
+  local.change = [](ConnectionId peer, proto::Message& message) {
+    auto* report = std::get_if<proto::CheckpointReport>(&message);
+    if (report != nullptr && peer == 2) report->tensors[0].sha256.bytes[0] ^= 1;
+  };
+  local.begin(4);
+  const auto asked = [&] {
+    local.play([&] { return local.has_ended() || !local.world.plannings.empty(); });
+    std::set<PeerId> peers;
+    if (!local.world.plannings.empty())
+      for (const Candidate& candidate : local.world.plannings.back().candidates) peers.insert(candidate.peer);
+    return peers;
+  };
+  EXPECT_TRUE(asked().contains(test::key(2))) << "it was perhaps sent something else";
+  EXPECT_NE(local.notices().find("as most do: going on from"), std::string::npos) << local.notices();
+  local.plan();
+  EXPECT_EQ(asked(), (std::set<PeerId>{test::key(1), test::key(3), test::key(4)}));
+  EXPECT_NE(local.notices().find("peer2 gets no part in this job any more"), std::string::npos)
+      << local.notices();
+  local.plan();
+  local.play([&] { return local.has_ended(); });
+  EXPECT_EQ(local.world.states.at(1), JobState::Finished) << local.reason();
+}
+
 TEST(LocalBroker, AJobThatBeginsAtACheckpointCountsOnFromIt) {
   LocalWorld local({.replicas = 2, .stages = 1, .every = 2, .steps = 15, .begun_after = 6});
   for (uint8_t peer = 1; peer <= 2; ++peer) local.world.join(peer, peer);

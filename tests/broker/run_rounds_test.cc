@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/broker/local_seats.h"
 #include "tests/broker/run_shape.h"
 
@@ -430,10 +432,39 @@ TEST(LocalRounds, WhatWhoeverIsLeftOutHasSaidCountsNoMore) {
     round.leave_out(1, forgets);
     for (const uint32_t stage : {0u, 2u}) ASSERT_TRUE(round.take({}, stage, report(8), 0).has_value());
     EXPECT_TRUE(round.is_whole());
-    EXPECT_EQ(round.disagreement.has_value(), !forgets);
+    EXPECT_EQ(round.disagreement().has_value(), !forgets);
     ASSERT_EQ(round.tensors.size(), 1u);
     EXPECT_EQ(round.tensors[0].sha256, (Digest{{forgets ? uint8_t{8} : uint8_t{7}}}));
   }
+}
+
+// Of two nobody can tell who is wrong; of more it is who holds other bytes than most, once all have said
+// theirs.
+TEST(LocalRounds, WhoHoldsOtherBytesThanMostIsOutvoted) {
+  const dag::StateKey key = dag::of_initializer("w");
+  const dag::TensorSpec spec{dag::DType::F32, dag::Shape({4})};
+  const auto said = [&](const std::vector<uint8_t>& weights, size_t replicas) {
+    Round round{.step = 3};
+    std::vector<uint32_t> replica_of(replicas);
+    std::iota(replica_of.begin(), replica_of.end(), 0);
+    round.begin(replicas, replica_of);
+    for (uint32_t stage = 0; stage < weights.size(); ++stage)
+      EXPECT_TRUE(
+          round
+              .take({}, stage,
+                    proto::CheckpointReport{.step = 3, .tensors = {{key, spec, Digest{{weights[stage]}}}}}, 0)
+              .has_value());
+    return round.disagreement();
+  };
+  EXPECT_FALSE(said({7, 7, 7}, 3).has_value());
+  EXPECT_FALSE(said({7, 8}, 3).has_value()) << "the third has yet to say";
+  ASSERT_TRUE(said({7, 8}, 2).has_value());
+  EXPECT_TRUE(said({7, 8}, 2)->outvoted.empty());
+  ASSERT_TRUE(said({7, 8, 8}, 3).has_value());
+  EXPECT_EQ(said({7, 8, 8}, 3)->outvoted, std::vector<uint32_t>{0});
+  EXPECT_EQ(said({7, 8, 8}, 3)->stage, 0u);
+  EXPECT_EQ(said({7, 8, 7, 9, 7}, 5)->outvoted, (std::vector<uint32_t>{1, 3}));
+  EXPECT_TRUE(said({7, 8, 7, 8}, 4)->outvoted.empty()) << "two of four are not most";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a graph makes of running statistics, apart from the rest. That blending comes to the same bits is shown over
-// whole pipelines (tests/pipeline).
+// What a graph makes of running statistics, apart from the rest. That blending comes to the same bits is
+// shown over whole pipelines (tests/pipeline).
 #include "dag/fresh_statistics.h"
 
 #include <gtest/gtest.h>

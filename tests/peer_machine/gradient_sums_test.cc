@@ -111,7 +111,8 @@ TEST(GradientSums, RefuseWhatTheAssignmentDoesNotSay) {
   EXPECT_FALSE(here.come({1, 0}, 5, 0, 1).has_value()) << "twice";
 }
 
-// Of a running statistic comes what each replica's microbatches made of it, a row for each; back goes what it is.
+// Of a running statistic comes what each replica's microbatches made of it, a row for each; back goes what it
+// is.
 TEST(GradientSums, OfARunningStatisticAreRowsOfMicrobatches) {
   proto::AssignStage assign = summing();
   dag::GraphBuilder builder(dag::op_table());

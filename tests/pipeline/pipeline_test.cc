@@ -490,20 +490,16 @@ INSTANTIATE_TEST_SUITE_P(Models, Pipeline,
                                          Case{"residual", 2, 0.5, false, true}, Case{"transformer", 2, 0.5},
                                          Case{"transformer", 3, 0, true}, Case{"transformer", 4, 0.5}));
 
-INSTANTIATE_TEST_SUITE_P(ExactReplicas, Pipeline,
-                         testing::Values(Case{"transformer", 1, 0, false, false, {1, 1}},
-                                         Case{"transformer", 3, 0.5, false, false, {1, 1}},
-                                         Case{"transformer", 2, 0.5, false, false, {2, 2}},
-                                         Case{"transformer", 2, 0, false, false, {1, 2, 1}},
-                                         Case{"residual", 1, 0, false, false, {1, 1}},
-                                         Case{"residual", 3, 0.5, false, false, {2, 2}},
-                                         Case{"residual", 2, 0.5, true, true, {1, 2, 1}},
-                                         Case{"residual", 3, 0, false, true, {1, 1, 1, 1}},
-                                         Case{"perceptron", 2, 0.5, false, true, {2, 2}},
-                                         Case{"perceptron", 3, 0, false, true, {1, 1, 2}},
-                                         Case{"transformer", 3, 0.5, true, false, {1, 3}},
-                                         Case{"transformer", 2, 0.5, false, false, {3, 1}},
-                                         Case{"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}));
+INSTANTIATE_TEST_SUITE_P(
+    ExactReplicas, Pipeline,
+    testing::Values(
+        Case{"transformer", 1, 0, false, false, {1, 1}}, Case{"transformer", 3, 0.5, false, false, {1, 1}},
+        Case{"transformer", 2, 0.5, false, false, {2, 2}}, Case{"transformer", 2, 0, false, false, {1, 2, 1}},
+        Case{"residual", 1, 0, false, false, {1, 1}}, Case{"residual", 3, 0.5, false, false, {2, 2}},
+        Case{"residual", 2, 0.5, true, true, {1, 2, 1}}, Case{"residual", 3, 0, false, true, {1, 1, 1, 1}},
+        Case{"perceptron", 2, 0.5, false, true, {2, 2}}, Case{"perceptron", 3, 0, false, true, {1, 1, 2}},
+        Case{"transformer", 3, 0.5, true, false, {1, 3}}, Case{"transformer", 2, 0.5, false, false, {3, 1}},
+        Case{"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}));
 
 }  // namespace
 }  // namespace weft
