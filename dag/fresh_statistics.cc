@@ -64,7 +64,7 @@ bool find_values(const Graph& graph, const std::vector<uint32_t>& hangs_on, Fres
     statistic.values.push_back(ValueId{index});
     statistic.count += spec.element_count();
   }
-  return !values.empty();
+  return statistic.count > 0;
 }
 
 // Whether an output shows a value that hangs on a statistic, other than as its update.

@@ -16,10 +16,10 @@ namespace weft::dag {
 
 struct FreshStatistic {
   std::string name;             // the initializer's
-  std::vector<ValueId> values;  // of the graph, ascending: at least one, all of one type
+  std::vector<ValueId> values;  // of the graph, ascending: all of one type
   std::vector<OpId> blending;   // in order: the ops that read the statistic, or what became of it
   DType dtype = DType::F32;     // of the values
-  int64_t count = 0;            // elements of all of them
+  int64_t count = 0;            // elements of all of them, at least one
 };
 
 // Of each statistic that the graph updates, in the order of its outputs. Nothing: they cannot be told apart

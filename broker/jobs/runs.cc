@@ -18,12 +18,13 @@ std::string late_peers(const Pool& pool, const Crew& crew, bool StageAtWork::*do
   return late;
 }
 
-// They are there and could have said it.
-std::vector<PeerId> connected_without(const Pool& pool, const Crew& crew, bool StageAtWork::*done) {
+// They have been there since then, and could have said it.
+std::vector<PeerId> connected_without(const Pool& pool, const Crew& crew, bool StageAtWork::*done,
+                                      Instant since) {
   std::vector<PeerId> peers;
   for (size_t s = 0; s < crew.stages.size(); ++s)
     if (const Peer* peer = pool.find(crew.plan->stages[s].peer);
-        !(crew.stages[s].*done) && peer != nullptr && peer->connection)
+        !(crew.stages[s].*done) && peer != nullptr && peer->connection && peer->connected_at <= since)
       peers.push_back(peer->id);
   return peers;
 }
@@ -271,9 +272,10 @@ void Runs::check_progress() {
   for (auto& [number, job] : book_.jobs()) {
     if (phase::Running* at = job.running(); at != nullptr && !at->over) {
       if (at->away_since) {
-        if (now - *at->away_since > options_.return_deadline)
+        const Duration deadline = options_.return_deadline;
+        if (now - *at->away_since > deadline)
           lose(job, "did not come back in time:" + late_peers(pool_, at->crew, &StageAtWork::here),
-               connected_without(pool_, at->crew, &StageAtWork::here));
+               connected_without(pool_, at->crew, &StageAtWork::here, now - deadline / 2));
         continue;
       }
       if (at->run->serves()) {
@@ -290,7 +292,7 @@ void Runs::check_progress() {
     } else if (const phase::Loading* loading = job.loading();
                loading != nullptr && now - loading->since > deadlines_.loading(*loading->crew.plan)) {
       lose(job, "not ready in time:" + late_peers(pool_, loading->crew, &StageAtWork::ready),
-           connected_without(pool_, loading->crew, &StageAtWork::ready));
+           connected_without(pool_, loading->crew, &StageAtWork::ready, loading->since));
     }
   }
 }

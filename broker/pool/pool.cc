@@ -49,6 +49,7 @@ Peer& Pool::enter(const PeerId& id) {
 void Pool::connect(Peer& peer, ConnectionId connection) {
   WEFT_CHECK(!peer.connection);
   peer.connection = connection;
+  peer.connected_at = step_.now.monotonic;
   by_connection_[connection] = peer.id;
 }
 

@@ -33,6 +33,7 @@ struct Peer {
   std::string software{};
   proto::DeviceReport device{};
   std::optional<ConnectionId> connection{};  // nothing: gone
+  Instant connected_at{};                    // when the last one began
   uint64_t instance = 0;
   uint32_t minor = 0;  // of the protocol
   std::string address{};

@@ -17,23 +17,23 @@ tl::unexpected<Error> wrong(const proto::TensorHeader& header, const std::string
                                               std::to_string(header.step) + ": " + what);
 }
 
-const SummedGradient* find(const std::vector<SummedGradient>& gradients, uint32_t number) {
+const SummedTensor* find(const std::vector<SummedTensor>& gradients, uint32_t number) {
   const auto at = std::lower_bound(
       gradients.begin(), gradients.end(), number,
-      [](const SummedGradient& gradient, uint32_t sought) { return gradient.tensor->number < sought; });
+      [](const SummedTensor& gradient, uint32_t sought) { return gradient.tensor->number < sought; });
   return at == gradients.end() || at->tensor->number != number ? nullptr : &*at;
 }
 
 // As how many tensors the share of a replica comes.
-uint32_t tensors_of(const SummedGradient& gradient, const proto::ExactTerms& exact, uint32_t replica) {
+uint32_t tensors_of(const SummedTensor& gradient, const proto::ExactTerms& exact, uint32_t replica) {
   const dag::RangeShare share = dag::share_of(exact.ranges, replica);
   return gradient.fresh || share.first == 0 ? 1 : share.count;
 }
 
 }  // namespace
 
-std::vector<SummedGradient> summed_gradients(const proto::AssignStage& assign) {
-  std::vector<SummedGradient> gradients;
+std::vector<SummedTensor> summed_tensors(const proto::AssignStage& assign) {
+  std::vector<SummedTensor> gradients;
   const proto::StageProgram* program = find_program(assign, proto::ProgramKind::Train);
   if (!assign.exact || program == nullptr) return gradients;
   const std::vector<dag::FreshStatistic> fresh =
@@ -57,9 +57,9 @@ dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshSta
   return {fresh.dtype, {int64_t{share.count} * length, fresh.count}};
 }
 
-Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedGradient>& gradients,
+Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedTensor>& gradients,
                           const proto::TensorHeader& header) {
-  const SummedGradient* gradient = find(gradients, header.edge);
+  const SummedTensor* gradient = find(gradients, header.edge);
   if (gradient == nullptr) return wrong(header, "the stage has none of that number");
   const bool is_sum = header.direction == Direction::Backward;
   if (is_sum == gradient->is_ours)
@@ -82,9 +82,9 @@ Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<Su
 }
 
 GradientSums::GradientSums(std::shared_ptr<const proto::AssignStage> assignment)
-    : assignment_(std::move(assignment)), gradients_(summed_gradients(*assignment_)) {
+    : assignment_(std::move(assignment)), gradients_(summed_tensors(*assignment_)) {
   if (gradients_.empty()) return;
-  for (const SummedGradient& gradient : gradients_) {
+  for (const SummedTensor& gradient : gradients_) {
     if (!gradient.is_ours) ++awaited_sums_;
     for (uint32_t replica = 0; gradient.is_ours && replica < assignment_->exact->ranges.size(); ++replica)
       if (replica != assignment_->seat.replica)

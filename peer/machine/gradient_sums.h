@@ -26,21 +26,21 @@
 namespace weft::peer {
 
 // A gradient that replicas add up, or a running statistic, as the stage's training program knows it.
-struct SummedGradient {
+struct SummedTensor {
   const proto::AgreedTensor* tensor = nullptr;  // of the assignment
   dag::TensorSpec spec{};
   bool is_ours = false;                        // this seat adds up
   std::optional<dag::FreshStatistic> fresh{};  // of a running statistic
 };
 // By number. Empty without exact terms. The assignment outlives them.
-std::vector<SummedGradient> summed_gradients(const proto::AssignStage& assign);
+std::vector<SummedTensor> summed_tensors(const proto::AssignStage& assign);
 // Of a running statistic: what a replica sends of it. REQUIRES: it is one, and the assignment has exact
 // terms.
 dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshStatistic& fresh,
                            uint32_t replica);
 // Whether such a tensor may come to the stage at all. InvalidArgument: it is another than the assignment
 // says.
-Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedGradient>& gradients,
+Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedTensor>& gradients,
                           const proto::TensorHeader& header);
 
 class GradientSums {
@@ -72,7 +72,7 @@ class GradientSums {
   bool are_sums_there(uint64_t step) const;
 
   std::shared_ptr<const proto::AssignStage> assignment_;
-  std::vector<SummedGradient> gradients_;
+  std::vector<SummedTensor> gradients_;
   uint64_t awaited_ranges_ = 0, awaited_sums_ = 0;  // in each step
   std::map<uint64_t, Arrived> arrived_;             // by step
   bool is_reduced_ = false;                         // handed out, of the step under way

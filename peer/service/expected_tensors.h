@@ -18,7 +18,7 @@ class ExpectedTensors {
   explicit ExpectedTensors(std::shared_ptr<const proto::AssignStage> assignment)
       : assignment_(std::move(assignment)),
         agreed_(agreed_weights(*assignment_)),
-        sums_(summed_gradients(*assignment_)) {}
+        sums_(summed_tensors(*assignment_)) {}
 
   // What comes on each edge of a served model's passes, once whoever derives the model knows.
   void expect(std::vector<dag::RowSpec> serve_edges) { serve_edges_ = std::move(serve_edges); }
@@ -28,7 +28,7 @@ class ExpectedTensors {
  private:
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::vector<AgreedWeight> agreed_;
-  std::vector<SummedGradient> sums_;
+  std::vector<SummedTensor> sums_;
   std::vector<dag::RowSpec> serve_edges_;
 };
 

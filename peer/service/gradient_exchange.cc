@@ -11,26 +11,11 @@ namespace weft::peer {
 
 using dag::Tensor;
 
-SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor& tensor, dag::TensorSpec spec,
-                    uint64_t step, uint32_t range, bool is_sum, uint32_t to) {
-  return {.to = {tensor.stages[to], to},
-          .header = {.run = assign.run,
-                     .plan_version = assign.plan_version,
-                     .step = step,
-                     .microbatch = range,
-                     .edge = tensor.number,
-                     .program = proto::ProgramKind::Sum,
-                     .direction = is_sum ? proto::Direction::Backward : proto::Direction::Forward,
-                     .replica = static_cast<uint16_t>(assign.seat.replica),
-                     .spec = std::move(spec)},
-          .payload = {}};
-}
-
 Result<std::unique_ptr<GradientExchange>> GradientExchange::create(
     std::shared_ptr<const proto::AssignStage> assignment, Executor& executor, std::shared_ptr<State> state) {
   std::unique_ptr<GradientExchange> made(new GradientExchange(std::move(assignment), executor));
-  std::vector<SummedGradient> statistics;
-  for (SummedGradient& summed : summed_gradients(*made->assignment_))
+  std::vector<SummedTensor> statistics;
+  for (SummedTensor& summed : summed_tensors(*made->assignment_))
     if (summed.fresh)
       statistics.push_back(std::move(summed));
     else
@@ -42,7 +27,7 @@ Result<std::unique_ptr<GradientExchange>> GradientExchange::create(
   return made;
 }
 
-Status GradientExchange::add_gradient(SummedGradient gradient) {
+Status GradientExchange::add_gradient(SummedTensor gradient) {
   if (gradient.spec.dtype != dag::DType::F32)
     return fail(ErrorCode::Unsupported, "the gradient of '" + gradient.tensor->name +
                                             "' is no float32, and replicas add up that alone");
@@ -55,11 +40,6 @@ Status GradientExchange::add_gradient(SummedGradient gradient) {
   held.parameter = static_cast<size_t>(at - parameters.begin());
   held_.push_back(std::move(held));
   return {};
-}
-
-SentShare GradientExchange::share(const Held& held, uint64_t step, uint32_t range, bool is_sum,
-                                  uint32_t to) const {
-  return sum_share(*assignment_, *held.gradient.tensor, held.gradient.spec, step, range, is_sum, to);
 }
 
 Status GradientExchange::after_segment(const Task& task, const MicrobatchMemory& microbatch,
@@ -79,8 +59,10 @@ Status GradientExchange::after_segment(const Task& task, const MicrobatchMemory&
     if (held.gradient.is_ours)
       held.own[*range] = std::move(download);
     else
-      sent.push_back({share(held, task.key.step, *range, /*is_sum=*/false, held.gradient.tensor->owner),
-                      std::move(download)});
+      sent.push_back(
+          {sum_share(*assignment_, *held.gradient.tensor, held.gradient.spec, task.key.step, *range,
+                     /*is_sum=*/false, held.gradient.tensor->owner),
+           std::move(download)});
   }
   return {};
 }
@@ -117,7 +99,7 @@ Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
     WEFT_TRY(held.sum, add_up(held, came[tensor.number]));
     for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica) {
       if (replica == assignment_->seat.replica) continue;
-      sent.push_back(share(held, step, 0, /*is_sum=*/true, replica));
+      sent.push_back(sum_share(*assignment_, tensor, held.gradient.spec, step, 0, /*is_sum=*/true, replica));
       sent.back().payload = held.sum;
     }
   }

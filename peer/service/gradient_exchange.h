@@ -37,7 +37,7 @@ class GradientExchange {
 
  private:
   struct Held {
-    SummedGradient gradient{};
+    SummedTensor gradient{};
     size_t parameter = 0;  // the executor's
     // Of what this seat adds up, until it has: by range, its own.
     std::map<uint32_t, std::unique_ptr<Download>> own{};
@@ -45,8 +45,7 @@ class GradientExchange {
   };
   GradientExchange(std::shared_ptr<const proto::AssignStage> assignment, Executor& executor)
       : assignment_(std::move(assignment)), executor_(executor) {}
-  Status add_gradient(SummedGradient gradient);
-  SentShare share(const Held& held, uint64_t step, uint32_t range, bool is_sum, uint32_t to) const;
+  Status add_gradient(SummedTensor gradient);
   Result<dag::Tensor> add_up(Held& held, const std::map<uint32_t, const dag::Tensor*>& of_others);
 
   std::shared_ptr<const proto::AssignStage> assignment_;

@@ -50,16 +50,16 @@ std::vector<dag::ValueId> fresh_values(const proto::AssignStage& assign, const d
 
 Result<std::unique_ptr<StatisticExchange>> StatisticExchange::create(
     std::shared_ptr<const proto::AssignStage> assignment, const proto::StageProgram& training,
-    std::vector<SummedGradient> statistics, std::shared_ptr<State> state) {
+    std::vector<SummedTensor> statistics, std::shared_ptr<State> state) {
   std::unique_ptr<StatisticExchange> made(
       new StatisticExchange(std::move(assignment), training, std::move(state)));
   WEFT_TRY_STATUS(made->build(std::move(statistics)));
   return made;
 }
 
-Status StatisticExchange::build(std::vector<SummedGradient> statistics) {
+Status StatisticExchange::build(std::vector<SummedTensor> statistics) {
   std::vector<dag::FreshStatistic> ours;
-  for (SummedGradient& statistic : statistics) {
+  for (SummedTensor& statistic : statistics) {
     if (statistic.is_ours) ours.push_back(*statistic.fresh);
     held_.push_back({.statistic = std::move(statistic)});
     begin_step(held_.back());

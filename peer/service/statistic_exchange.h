@@ -26,7 +26,7 @@ class StatisticExchange {
   // `statistics`: of the assignment, which this keeps. What create() of an executor returns.
   static Result<std::unique_ptr<StatisticExchange>> create(
       std::shared_ptr<const proto::AssignStage> assignment, const proto::StageProgram& training,
-      std::vector<SummedGradient> statistics, std::shared_ptr<State> state);
+      std::vector<SummedTensor> statistics, std::shared_ptr<State> state);
 
   // Of the segment that has just run in `microbatch`. What is complete with it and belongs to other seats.
   Status after_segment(const Task& task, Executor& training, const MicrobatchMemory& microbatch,
@@ -39,7 +39,7 @@ class StatisticExchange {
  private:
   using Row = std::vector<std::unique_ptr<Download>>;  // by value; empty: not there yet
   struct Held {
-    SummedGradient statistic{};
+    SummedTensor statistic{};
     std::map<uint32_t, Row> rows{};  // by microbatch
     size_t missing = 0;              // of them all
   };
@@ -48,7 +48,7 @@ class StatisticExchange {
       : assignment_(std::move(assignment)), training_(training), state_(std::move(state)) {}
   const Held* find(uint32_t number) const;
   void begin_step(Held& held) const;
-  Status build(std::vector<SummedGradient> statistics);
+  Status build(std::vector<SummedTensor> statistics);
   Status add_own(Held& held, std::map<uint32_t, dag::Tensor>& rows);
 
   std::shared_ptr<const proto::AssignStage> assignment_;

@@ -235,6 +235,29 @@ TEST(Restart, TheSizeOfMicrobatchesIsKept) {
   }
 }
 
+// On a machine that is busy all of them may be late together: who has just come is not to blame, who has been
+// there and says nothing is.
+TEST(Restart, WhoComesBackAMomentTooLateIsNotLeftOut) {
+  broker::World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  world.submit(100, 2);
+  world.plan_and_ready(2, 50);
+  MemoryStore store;
+  ASSERT_TRUE(store.append(world.records));
+  for (const bool is_late : {true, false}) {
+    SCOPED_TRACE(is_late);
+    broker::World again(store.load().value());
+    again.wait(Duration{});
+    if (is_late) again.wait(std::chrono::milliseconds(9900));
+    for (const uint8_t peer : {1, 2})
+      again.join(peer, peer, broker::TokenVerdict::Valid, 0, proto::StageHeld{1, world.version, {peer - 1u}});
+    ASSERT_TRUE(again.plannings.empty());
+    again.wait(std::chrono::milliseconds(is_late ? 200 : 10100));
+    EXPECT_EQ(again.plannings.size(), is_late ? 1u : 0u) << "two peers are needed";
+  }
+}
+
 TEST(Restart, AStopUnderWayIsNotForgotten) {
   int stopped = 0;
   for (int moment = 0; moment < 60 && !testing::Test::HasFailure(); moment += 3) {

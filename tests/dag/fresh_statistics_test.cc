@@ -76,6 +76,14 @@ TEST(FreshStatistics, OfATrainingGraphAreAllOfThem) {
         << to_string(op.kind);
 }
 
+TEST(FreshStatistics, AreNotOfNothing) {
+  GraphBuilder builder(op_table());
+  const ValueId x = builder.input("x", {DType::F32, {0}});
+  const ValueId mean = builder.initializer("mean", {DType::F32, {0}}, InitializerRole::RunningStatistic);
+  builder.output("mean", builder.add(OpKind::Add, {mean, x}), OutputRole::StateUpdate);
+  EXPECT_FALSE(fresh_statistics(builder.finish()).has_value());
+}
+
 TEST(FreshStatistics, AreNoneWhereThereAreNone) {
   const test::Model model = test::transformer(3, {.batch = 2});
   const auto found = fresh_statistics(model.graph);

@@ -48,7 +48,7 @@ struct Summing {
             .program = proto::ProgramKind::Sum,
             .direction = number == 5 ? Direction::Forward : Direction::Backward,
             .replica = static_cast<uint16_t>(from.replica),
-            .spec = peer::summed_gradients(assign).front().spec};
+            .spec = peer::summed_tensors(assign).front().spec};
   }
   Status come(const Seat& from, uint32_t number, uint32_t range, uint64_t step, uint64_t completed = 0) {
     return sums.on_tensor(from, header(from, number, range, step), completed);
