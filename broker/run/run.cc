@@ -132,10 +132,10 @@ RunEffects Run::go_on(Instant now) {
 void Run::commit_steps(Instant now, RunEffects& out) {
   for (auto next = steps_.next_done(); next && !is_gated(*next); next = steps_.next_done()) {
     Steps::Committed committed = steps_.commit(now);
-    if (committed.is_repeat)
-      out.push_back(RepeatedStep{committed.event.step, committed.event.loss});
-    else
-      out.push_back(SayEvent{std::move(committed.event)});
+    if (committed.event && committed.is_repeat)
+      out.push_back(RepeatedStep{committed.event->step, committed.event->loss});
+    else if (committed.event)
+      out.push_back(SayEvent{std::move(*committed.event)});
     if (!committed.divergence) continue;
     ended_ = true;
     out.push_back(std::move(*committed.divergence));

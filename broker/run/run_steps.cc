@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -252,6 +253,7 @@ std::optional<uint64_t> Steps::next_done() const {
 }
 
 // The mean of what the replicas say that learnt from it, or, where none did, of all that made a step.
+// REQUIRES: one did.
 proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double elapsed) const {
   const dag::TrainingSpec& training = plan_->training;
   double losses = 0, norms = 0, skipped_norms = 0;
@@ -262,9 +264,8 @@ proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double 
     if (made++ == 0) scheduled = own->scheduled;
     skipped += own->skip ? 1 : 0;
     (own->skip ? skipped_norms : norms) += own->norm;
-    double sum = 0;
-    for (const double value : own->losses) sum += value;
-    if (!own->skip) losses += sum / plan_->microbatches;
+    if (!own->skip)
+      losses += std::accumulate(own->losses.begin(), own->losses.end(), 0.0) / plan_->microbatches;
   }
   proto::JobEvent event;
   event.kind = proto::JobEventKind::Step;
@@ -276,7 +277,7 @@ proto::JobEvent Steps::event_of(uint64_t number, const InProgress& step, double 
   event.seconds = elapsed;
   event.samples_per_second =
       elapsed > 0 ? static_cast<double>(uint64_t{training.batch_size} * made) / elapsed : 0;
-  event.gradient_norm = event.skipped ? skipped_norms / std::max(made, 1u) : norms / (made - skipped);
+  event.gradient_norm = event.skipped ? skipped_norms / made : norms / (made - skipped);
   event.samples = event.step * training.batch_size;
   return event;
 }
@@ -304,10 +305,13 @@ Steps::Committed Steps::commit(Instant now) {
   last_commit_ = now;
   // Shown to people: smoothed, because commits come in bunches.
   commit_seconds_ = commit_seconds_ == 0 ? elapsed : 0.95 * commit_seconds_ + 0.05 * elapsed;
-  Committed committed{.event = event_of(number, step, elapsed)};
-  if (!committed.event.skipped) last_loss_ = committed.event.loss;
-  committed.is_repeat = committed.event.step <= recorded_;
-  recorded_ = std::max(recorded_, committed.event.step);
+  Committed committed;
+  if (std::any_of(step.own.begin(), step.own.end(), [](const auto& own) { return own.has_value(); })) {
+    committed.event = event_of(number, step, elapsed);
+    if (!committed.event->skipped) last_loss_ = committed.event->loss;
+    committed.is_repeat = committed.event->step <= recorded_;
+    recorded_ = std::max(recorded_, committed.event->step);
+  }
   if (auto what = count_skips(step))
     committed.divergence = Divergence{number, std::nullopt, std::move(*what), /*may_pass=*/false};
   steps_.erase(steps_.begin());

@@ -65,7 +65,7 @@ class Steps {
   // The step after the last committed one, once every stage has done it.
   std::optional<uint64_t> next_done() const;
   struct Committed {
-    proto::JobEvent event{};
+    std::optional<proto::JobEvent> event{};  // nothing: whoever was to make the step was left out
     bool is_repeat = false;                  // the event log has it already
     std::optional<Divergence> divergence{};  // so many in a row were skipped
   };

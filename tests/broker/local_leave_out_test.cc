@@ -97,6 +97,10 @@ TEST(LocalLeaveOut, OthersEndTheRoundWithoutIt) {
     }
     run.play();
     if (HasFailure()) return;
+    const bool may_skip = shape.on_divergence == dag::OnDivergence::Skip || !shape.empty_steps.empty();
+    for (const proto::JobEvent& event : run.events) {
+      EXPECT_TRUE(may_skip || !event.skipped) << "step " << event.step << ": nobody was there to make it";
+    }
     if (run.too_late) {
       ++late;
       continue;

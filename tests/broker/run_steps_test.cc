@@ -54,10 +54,10 @@ TEST(Steps, OneIsCommittedWhenEveryStageHasDoneIt) {
   EXPECT_EQ(heard->seconds, 2) << "since it was granted";
   ASSERT_EQ(run.steps.next_done(), 1u);
   const Steps::Committed committed = run.steps.commit(run.now);
-  EXPECT_EQ(committed.event.step, 1u);
-  EXPECT_EQ(committed.event.loss, 2) << "the mean of the microbatches'";
-  EXPECT_EQ(committed.event.gradient_norm, std::sqrt(8.0) / 2);
-  EXPECT_EQ(committed.event.samples, 8u);
+  EXPECT_EQ(committed.event->step, 1u);
+  EXPECT_EQ(committed.event->loss, 2) << "the mean of the microbatches'";
+  EXPECT_EQ(committed.event->gradient_norm, std::sqrt(8.0) / 2);
+  EXPECT_EQ(committed.event->samples, 8u);
   EXPECT_EQ(run.steps.committed(), 1u);
   EXPECT_FALSE(run.steps.next_done().has_value());
 }
@@ -117,7 +117,7 @@ TEST(Steps, NumbersThatAreNotFiniteEndARunOrSkipAStep) {
     ASSERT_TRUE(told.has_value() && told->decision && told->decision->skip);
     skips.both(step);
     const Steps::Committed committed = skips.steps.commit(skips.now);
-    EXPECT_TRUE(committed.event.skipped && std::isnan(committed.event.loss));
+    EXPECT_TRUE(committed.event->skipped && std::isnan(committed.event->loss));
     ASSERT_EQ(committed.divergence.has_value(), step == dag::kSkippedInARowMax) << step;
     EXPECT_FALSE(committed.divergence && committed.divergence->may_pass);
   }

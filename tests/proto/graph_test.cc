@@ -291,6 +291,69 @@ TEST(StageCodec, RefusesSumsThatCannotBe) {
         << each.word << ": " << refusal(each.change);
 }
 
+// And every running statistic, of which each replica could otherwise have another.
+TEST(StageCodec, RefusesRunningStatisticsThatNobodyAddsUp) {
+  Rng rng(12, 4);
+  const test::CutModel cut = test::cut_model(test::residual_net(1), {.fuse_elementwise = true}, 2, rng);
+  const auto refusal = [&](const std::function<void(AssignStage&)>& change) {
+    AssignStage stage;
+    stage.stage_count = static_cast<uint32_t>(cut.split.stages.size());
+    stage.seat = {1};
+    stage.training.microbatch_size = 4;
+    stage.training.batch_size = 24;
+    stage.training.gradient_ranges = 3;
+    stage.programs = {test::stage_program(cut.split, 1)};
+    ExactTerms& exact = stage.exact.emplace();
+    exact.ranges = {1, 2};
+    for (const dag::GraphOutput& output : stage.programs[0].graph->outputs())
+      if (output.role == dag::OutputRole::Gradient || output.role == dag::OutputRole::StateUpdate)
+        exact.tensors.push_back({static_cast<uint32_t>(exact.tensors.size()), output.name, 1, {1, 0}});
+    stage.links.emplace_back().seat = {0, 1};
+    change(stage);
+    const auto decoded = decode(encode(stage));
+    return decoded ? std::string() : decoded.error().message;
+  };
+  ASSERT_EQ(refusal([](AssignStage&) {}), "");
+  const auto leave_out = [](AssignStage& stage) {
+    const auto is_statistic = [&](const AgreedTensor& tensor) {
+      return stage.programs[0].graph->find_output(dag::OutputRole::StateUpdate, tensor.name) != nullptr;
+    };
+    auto& tensors = stage.exact->tensors;
+    const auto at = std::find_if(tensors.begin(), tensors.end(), is_statistic);
+    ASSERT_NE(at, tensors.end()) << "the second stage has no running statistic";
+    tensors.erase(at);
+  };
+  EXPECT_NE(refusal(leave_out).find("not added up"), std::string::npos) << refusal(leave_out);
+}
+
+// One that the rest of the graph reads is another in each replica.
+TEST(StageCodec, RefusesRunningStatisticsThatTrainingReads) {
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::TensorSpec spec{dag::DType::F32, {4}};
+  const dag::ValueId x = builder.input("x", spec);
+  const dag::ValueId mean = builder.initializer("mean", spec, dag::InitializerRole::RunningStatistic);
+  const dag::ValueId blended = builder.add(dag::OpKind::Add, {mean, x});
+  builder.output("mean", blended, dag::OutputRole::StateUpdate);
+  builder.output("y", blended, dag::OutputRole::Prediction);
+  const auto graph = std::make_shared<const dag::Graph>(builder.finish());
+  AssignStage stage;
+  stage.stage_count = 1;
+  stage.training.microbatch_size = 4;
+  stage.training.batch_size = 8;
+  stage.training.gradient_ranges = 2;
+  StageProgram& program = stage.programs.emplace_back();
+  program.graph = graph;
+  program.segment_of_op.assign(graph->ops().size(), 0);
+  program.segment_count = 1;
+  program.data_inputs = {"x"};
+  stage.exact = ExactTerms{{1, 1}, {{0, "mean", 1, {0, 0}}}};
+  stage.links.emplace_back().seat = {0, 1};
+  const auto decoded = decode(encode(stage));
+  ASSERT_FALSE(decoded.has_value());
+  EXPECT_NE(decoded.error().message.find("cannot be told from the rest"), std::string::npos)
+      << decoded.error().message;
+}
+
 TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   const auto untouched = decode(encode(changed_stage([](AssignStage&) {})));
   ASSERT_TRUE(untouched.has_value()) << untouched.error().message;
