@@ -12,7 +12,7 @@
 #include "peer/backend/reference/reference_backend.h"
 #include "plan/model.h"
 #include "tests/cuda/backend_on_host.h"
-#include "tests/peer/training.h"
+#include "tests/peer/blended.h"
 
 namespace weft::peer {
 namespace {
@@ -86,6 +86,11 @@ TEST_P(CudaExecutor, StagesGiveTheBitsOfTheWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaExecutor, testing::Values("residual", "transformer", "rounded"),
                          [](const auto& p) { return std::string(p.param); });
+
+TEST(CudaStatistics, ComeToTheSameBitsWhereAnotherGraphBlendsThemIn) {
+  expect_blended_bits(*cuda_on_host({.pace = Pace::Late}));
+  for (uint64_t seed = 1; seed <= 3; ++seed) expect_blended_bits(*cuda_on_host({.seed = seed}));
+}
 
 // Everything that a run asks of a backend; the first error. `at_end` is called when it is done and nothing
 // was let go yet.

@@ -4,10 +4,11 @@
 #include <map>
 #include <set>
 
+#include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "peer/group_work.h"
 #include "peer/running_statistics.h"
-#include "tests/peer/training.h"
+#include "tests/peer/blended.h"
 
 namespace weft::peer {
 namespace {
@@ -60,6 +61,12 @@ TEST(RunningStatistics, AreKeptAsTheyAreAndPutBack) {
   EXPECT_EQ(to_doubles(value_or_fail(backend->download(statistic, spec, dag::Layout::Plain))),
             to_doubles(before));
   EXPECT_EQ(value_or_fail(RunningStatistics().begin_squares(*backend)), nullptr) << "there are none";
+}
+
+TEST(RunningStatistics, ComeToTheSameBitsWhereAnotherGraphBlendsThemIn) {
+  // Not of the reference, which keeps doubles, and rounds what leaves it.
+  for (const bool own : {false, true})
+    expect_blended_bits(*value_or_fail(make_cpu_backend({.threads = 1, .own_convolutions = own})));
 }
 
 }  // namespace
