@@ -66,6 +66,7 @@ std::optional<std::string> Availability::why_not(const Peer& peer, const Job& jo
     return "cannot do what the job asks for: its weft (" + peer.software + ") is too old";
   if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission->arithmetic);
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
+  if (job.losses.rests(peer.id)) return "held this job's other replicas up, and rests for a while";
   if (peer.device_lost) return "has lost its device";
   if (peer.draining) return "is leaving";
   if (const auto other = taken_by(peer, job, own)) return "works on job " + std::to_string(*other);

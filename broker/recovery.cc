@@ -1,6 +1,8 @@
 #include "broker/recovery.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <set>
 #include <utility>
 
 #include "broker/jobs/blobs.h"
@@ -39,6 +41,8 @@ void Recovery::settle(const Verdict& verdict) {
       return recover(*job, verdict.what);
     case Verdict::Kind::Stalled:
       return on_stalled(*job, verdict.what);
+    case Verdict::Kind::Late:
+      return on_late(*job);
     case Verdict::Kind::Stopped:
       if (!job->is_moving() || job->stop_requested)
         return phases_.end(*job, JobState::Stopped,
@@ -85,7 +89,7 @@ void Recovery::recover(Job& job, const std::string& reason, bool counts) {
 }
 
 bool Recovery::leave_out(Job& job, const Peer& peer, const std::string& reason) {
-  if (job.stop_requested || !runs_.leave_out(job, peer)) return false;
+  if (job.stop_requested || !runs_.leave_out(job, peer, reason)) return false;
   job.move_to.clear();
   step_.figures.on_recovery();
   const phase::Running& at = *job.running();
@@ -205,6 +209,38 @@ bool Recovery::leave_out_silent(Job& job, const std::string& what) {
     job.losses.blamed.insert(plan.stages[stage].peer);
   }
   return true;
+}
+
+// The others end their round without it, where those that are left are enough. Its peers may become a replica
+// again later: what made them late may pass, and another time they rest for longer.
+void Recovery::on_late(Job& job) {
+  constexpr Duration kRestMin = std::chrono::seconds(30), kRestMax = std::chrono::hours(1);
+  constexpr int64_t kTimesWaited = 5;
+  phase::Running& at = *job.running();
+  at.over = false;  // it goes on
+  const auto late = at.run->late();
+  if (!late) return;
+  std::set<PeerId> peers;
+  std::string names;
+  for (const PlannedStage& stage : at.crew.plan->stages)
+    if (at.run->inner().replica_of(stage.assignment->seat) == late->replica &&
+        peers.insert(stage.peer).second)
+      names += (names.empty() ? "" : ", ") + pool_.at(stage.peer).name;
+  std::vector<Candidate> others = availability_.of(job, /*own=*/true);
+  std::erase_if(others, [&](const Candidate& other) { return peers.contains(other.peer); });
+  char text[128];
+  std::snprintf(text, sizeof text, "the others have waited %.1f s for %s, and a round takes %.1f s",
+                seconds(late->waited), names.substr(0, 40).c_str(), seconds(late->usual));
+  if (others.size() < std::max<size_t>(1, job.submitted.submission->stages) ||
+      !leave_out(job, pool_.at(*peers.begin()), text))
+    return at.run->pardon_late();
+  for (const PeerId& peer : peers) {
+    Job::Losses::Late& rest = job.losses.late[peer];
+    const Duration first = std::max(kRestMin, kTimesWaited * late->waited);
+    rest.rests_until =
+        step_.now.monotonic + std::min(kRestMax, first * (int64_t{1} << std::min(rest.times, 7u)));
+    ++rest.times;
+  }
 }
 
 // Whoever may have held the run up makes room for somebody else. Where it was not certain who did, the next

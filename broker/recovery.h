@@ -39,6 +39,7 @@ class Recovery {
 
  private:
   void on_stalled(Job& job, const std::string& what);
+  void on_late(Job& job);
   bool leave_out_silent(Job& job, const std::string& what);
   bool is_refused_by_all(Job& job, const Peer& peer);
   bool is_hopeless(Job& job, const PeerId& peer);

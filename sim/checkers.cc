@@ -13,6 +13,18 @@ using proto::JobState;
 namespace {
 std::string number(uint64_t value) { return std::to_string(value); }
 
+// Why a run is planned anew: somebody is slower than the others, or was left out for that.
+bool is_about_speed(const std::string& text) {
+  for (const char* reason :
+       {"planned anew", "slower than promised", "without those that were lost", "the others have waited"})
+    if (text.find(reason) != std::string::npos) return true;
+  return false;
+}
+
+bool is_about_leaving_out(const proto::JobEvent& event) {
+  return event.text.find(" end their round without ") != std::string::npos;
+}
+
 // What a border writes at once may come on top of the script's bound.
 constexpr size_t kBorderCommands = 8;
 // What of it the crash took, if anything.
@@ -107,8 +119,7 @@ void Checkers::on_changed(const broker::JobChanged& r) {
   if (job.ended && r.state < JobState::Finished) fail(r.job, "it goes on after its end");
   job.ended = r.state >= JobState::Finished;
   if (r.state == JobState::Running) job.for_speed = false;
-  for (const char* reason : {"planned anew", "slower than promised", "without those that were lost"})
-    job.for_speed |= r.reason.find(reason) != std::string::npos;
+  job.for_speed |= is_about_speed(r.reason);
   // Nobody can tell a broker that faults ended twice from one that planning did.
   const bool is_unlucky =
       r.reason.starts_with("the broker ended twice while") && world_.noted(What::BrokerCrashes) >= 2;
@@ -152,8 +163,6 @@ void Checkers::on_command(const broker::CommandIssued& r) {
     fail(r.job, "command " + number(r.command.sequence) + " after " + number(job.command));
   job.command = r.command.sequence;
   if (job.replicas) fail_if(r.job, job.replicas->on_command(r.command));
-  if (r.command.kind == proto::CommandKind::LeaveOut && only_restarts_ && !job.for_speed)
-    fail(r.job, "a replica is left out, although only the broker was restarted");
   if ((job.replicas ? job.replicas->made(r.command.committed) : r.command.committed) > job.committed)
     fail(r.job, "a command calls step " + number(r.command.committed) + " committed before its event");
   if (store_.state().jobs.at(r.job).script.size() > script_max_ + kBorderCommands)
@@ -174,6 +183,9 @@ void Checkers::on_event(const proto::JobEvent& event) {
       event.kind == JobEventKind::Notice && said != std::string::npos &&
       !liar_names_.contains(event.text.substr(0, said)))
     fail(event.job, "an honest peer is out: " + event.text);
+  job.for_speed |= is_about_speed(event.text);
+  if (only_restarts_ && !job.for_speed && is_about_leaving_out(event))
+    fail(event.job, "a replica is left out, although only the broker was restarted");
   if (event.kind == JobEventKind::Notice && event.text.find("no progress") != std::string::npos)
     world_.note(What::User, 0, 99, event.job);
 }

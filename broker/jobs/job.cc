@@ -86,4 +86,19 @@ proto::DeviceClass class_of(const PlannedRun& plan, size_t stage) {
   return device_class;
 }
 
+bool Job::Losses::rests(const PeerId& peer) const {
+  const auto at = late.find(peer);
+  return at != late.end() && at->second.is_resting();
+}
+
+bool Job::Losses::end_rests(Instant now) {
+  bool any = false;
+  for (auto& [peer, each] : late) {
+    if (!each.is_resting() || now < each.rests_until) continue;
+    each.rests_until = {};
+    any = true;
+  }
+  return any;
+}
+
 }  // namespace weft::broker

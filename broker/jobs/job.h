@@ -135,14 +135,22 @@ struct Job {
     StallMarks stall_marks{};
     std::vector<Refusal> refusals{};
     std::map<PeerId, uint32_t> outvoted{};  // how often most replicas held other bytes than a peer's
-    std::set<PeerId> blamed{};              // of those that are excluded: for a stall
-    std::optional<Instant> lost_at{};       // until the first step after a loss
+    struct Late {
+      uint32_t times = 0;
+      Instant rests_until{};  // until then it gets no part in the job
+      bool is_resting() const { return rests_until != Instant{}; }
+    };
+    std::map<PeerId, Late> late{};     // whose replica held the others up
+    std::set<PeerId> blamed{};         // of those that are excluded: for a stall
+    std::optional<Instant> lost_at{};  // until the first step after a loss
     // It went back because of this step, as its run counts, and has not got past it; 0: it did not.
     uint64_t diverged_at = 0;
     std::set<PeerId> excluded{};            // could not take a stage of this job
     std::set<PeerId> called_hopeless_by{};  // who said that any peer would fail
     std::set<PeerId> refused_by{};          // whose device lacks what it needs
-    bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
+    bool rests(const PeerId& peer) const;
+    bool end_rests(Instant now);  // whether anybody's has ended
+    bool judged_alone = false;    // a peer was replaced for being slow, with nothing to compare it with
   } losses{};
   struct Bits {
     std::optional<std::string> fingerprint{};  // so far

@@ -12,12 +12,12 @@ bool can_leave_out(const PlannedRun& plan, const Pool& pool) {
   });
 }
 
-void let_go_left_out(Job& job, Pool& pool) {
+void let_go_left_out(Job& job, Pool& pool, const std::string& why) {
   phase::Running& at = *job.running();
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s) {
     if (!at.run->absence().has(s) || std::exchange(at.crew.stages[s].left_out, true)) continue;
     Peer& peer = pool.at(at.crew.plan->stages[s].peer);
-    pool.send(peer.id, proto::ReleaseStage{job.number(), job.plan_version, "its replica lost another stage"});
+    pool.send(peer.id, proto::ReleaseStage{job.number(), job.plan_version, why});
     peer.stages.erase(job.number());
   }
   pool.changed();

@@ -103,7 +103,7 @@ void Runs::request_stop(Job& job, bool to_go_on) {
 
 // ---- replicas that are lost
 
-bool Runs::leave_out(Job& job, const Peer& peer) {
+bool Runs::leave_out(Job& job, const Peer& peer, const std::string& why) {
   phase::Running* at = job.running();
   const auto stage = at != nullptr && !at->over ? at->crew.stage_of(peer.id) : std::nullopt;
   if (!stage || at->away_since) return false;
@@ -114,7 +114,7 @@ bool Runs::leave_out(Job& job, const Peer& peer) {
   (void)tell(job, [&](Run& run, Instant now) -> Result<RunEffects> {
     auto effects = run.leave_out(now, replica);
     is_left_out = effects.has_value();
-    if (is_left_out) let_go_left_out(job, pool_);
+    if (is_left_out) let_go_left_out(job, pool_, "its replica is left out: " + why);
     return is_left_out ? std::move(*effects) : RunEffects{};
   });
   if (is_left_out) at->moving = step_.peers = step_.stand_bys = true;
@@ -270,6 +270,7 @@ void Runs::check_progress() {
     give_verdict(job, {.kind = Verdict::Kind::Lost, .what = std::move(why), .excluded = std::move(excluded)});
   };
   for (auto& [number, job] : book_.jobs()) {
+    if (job.losses.end_rests(now)) pool_.changed();
     if (phase::Running* at = job.running(); at != nullptr && !at->over) {
       if (at->away_since) {
         const Duration deadline = options_.return_deadline;
@@ -283,8 +284,13 @@ void Runs::check_progress() {
         continue;
       }
       (void)tell(job, [](Run& run, Instant when) { return run.on_tick(when); });
+      if (at->over) continue;
+      if (at->run->late()) {
+        give_verdict(job, {.kind = Verdict::Kind::Late});
+        continue;
+      }
       const Duration deadline = deadlines_.stall(job);
-      if (at->over || now - at->run->last_progress() <= deadline) continue;
+      if (now - at->run->last_progress() <= deadline) continue;
       at->is_at_standstill = now - at->computed_at > deadlines_.shortest_stall(*at->run);
       give_verdict(job,
                    {.kind = Verdict::Kind::Stalled,

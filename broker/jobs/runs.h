@@ -25,6 +25,7 @@ struct Verdict {
     Failed,    // because of `what`, which would come again
     Lost,      // `what`: back to its recovery point, with others for `excluded`
     Stalled,   // the same, with somebody else for who is to blame
+    Late,      // a replica holds the others up, which go on without it where they can
   };
   proto::JobNumber job = 0;
   Kind kind = Kind::Lost;
@@ -62,9 +63,9 @@ class Runs {
   // After a snapshot; `to_go_on`: with other peers.
   void request_stop(Job& job, bool to_go_on);
 
-  // The peer was lost. Whether the run goes on without its replica, until the others have agreed; then
-  // whoever else has a part in that is let go.
-  bool leave_out(Job& job, const Peer& peer);
+  // The peer was lost, or is late. Whether the run goes on without its replica, until the others have agreed;
+  // then whoever has a part in that and is there is let go, and told why.
+  bool leave_out(Job& job, const Peer& peer, const std::string& why);
 
   // The job and stage that a peer speaks of; nothing when it is of a plan that is no more, or not the peer's.
   struct Place {

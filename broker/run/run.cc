@@ -50,6 +50,7 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       claims_(claims_of(*plan_)),
       steps_(plan_, begin.after_step, begin.recorded),
       absence_(plan_),
+      lateness_(*plan_),
       rounds_(job, plan_, begin, options, absence_),
       forward_(plan_, begin, options.forward_chunk),
       comparison_(*plan_, begin, options),
@@ -187,6 +188,7 @@ bool Run::is_gated(uint64_t step) const { return rounds_.under_way().is_gated(st
 RunEffects Run::on_tick(Instant now) {
   RunEffects out;
   if (ended_ || !training()) return out;
+  lateness_.look(now, steps_, absence_);
   if (rounds_.take_retry(now) && (commands_.are_stopped() || steps_.all_granted()))
     commands_.write_last_snapshot(now, moving_, out);
   if (const auto step = rounds_.unfetched(now))
@@ -227,12 +229,6 @@ RunEffects Run::give_up_direct(Instant now, const Error& why) {
 }
 
 // ---- what is known
-
-std::optional<Duration> Run::comparing() const {
-  if (!comparison_.is_under_way()) return std::nullopt;
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(comparison_.cost(pace().step_seconds())));
-}
 
 bool Run::waits_for_agreement() const {
   return inner_.are_local() && committed_step() < granted_step() && inner_.is_whole(committed_step() + 1);

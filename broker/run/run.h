@@ -24,6 +24,7 @@
 #include "broker/run/absence.h"
 #include "broker/run/claims.h"
 #include "broker/run/inner_steps.h"
+#include "broker/run/lateness.h"
 #include "broker/run/repeats.h"
 #include "broker/run/run_commands.h"
 #include "broker/run/run_compare.h"
@@ -71,6 +72,9 @@ class Run {
   // other peers. Of its stages nothing may be told any more. Nothing: it cannot be.
   std::optional<RunEffects> leave_out(Instant now, uint32_t replica);
   const Absence& absence() const { return absence_; }
+  // The replica that holds the others up, as of the last tick; and that it stays.
+  std::optional<LateReplica> late() const { return lateness_.late(); }
+  void pardon_late() { lateness_.pardon(); }
 
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
   void let_copies_go_direct(bool each_can) { commands_.let_copies_go_direct(each_can); }
@@ -124,7 +128,7 @@ class Run {
   // A snapshot is under way without which the run does not go on.
   bool waits_for_snapshot() const { return rounds_.under_way().hold_the_run_up(); }
   // A microbatch of all stages over dense links is under way, which takes about so long.
-  std::optional<Duration> comparing() const;
+  std::optional<Duration> comparing() const { return comparison_.takes(pace().step_seconds()); }
   const proto::LinkComparison& compared() const { return comparison_.last(); }
   uint64_t repeats_dropped() const { return repeats_.dropped(); }  // reports of stages that had come back
   const RoundsUnderWay& snapshots() const { return rounds_.under_way(); }
@@ -147,6 +151,7 @@ class Run {
   std::vector<StageClaims> claims_;  // by stage
   Steps steps_;
   Absence absence_;
+  Lateness lateness_;
   Rounds rounds_;
   ForwardPass forward_;
   Comparison comparison_;

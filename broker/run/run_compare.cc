@@ -43,6 +43,11 @@ double Comparison::cost(double step_seconds) const {
   return step_seconds * (codec_ratio_ + 2) * stages / (stages + microbatches_ - 1);
 }
 
+std::optional<Duration> Comparison::takes(double step_seconds) const {
+  if (!under_way_) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(cost(step_seconds)));
+}
+
 bool Comparison::is_due(Instant now, uint64_t committed, double step_seconds) const {
   if (codec_ratio_ <= 1 || share_ <= 0 || microbatches_ < 2) return false;
   if (under_way_ || committed < first_) return false;

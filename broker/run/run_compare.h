@@ -50,6 +50,8 @@ class Comparison {
   }
   bool is_settled(uint64_t sequence) const { return !under_way_ || under_way_->sequence != sequence; }
   double cost(double step_seconds) const;  // seconds
+  // The same of the one that is under way.
+  std::optional<Duration> takes(double step_seconds) const;
   const proto::LinkComparison& last() const { return last_; }
 
   // Its invariants. Internal: which one does not hold.

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# A machine that stands still in the middle of a round, and is there: the others go on without its replica. It wakes up while
+# they end their round, with half of its own made. The record says it all, and `weft local --replay` makes the same bytes.
+# With --long it is a replica again when it has rested (five minutes).
+source "$(dirname "$0")/cluster.sh"
+if is_sanitized; then echo "skipped: steps take too long there for a round to be waited for" >&2; exit 77; fi
+cluster_begin
+text=$work/corpus.txt
+made_text 100000 >"$text"
+job=examples/gpt/job.yaml
+every=60
+steps=1500
+if [ "${1:-}" = --long ]; then steps=8000; fi
+sets=(--set "data.train.path=$text" --set batch_size=4 --set microbatch_size=2 --set checkpoint=null --set evaluate_every=0
+      --set steps=$steps --set 'replicas={min: 2, max: 3}' --set placement.stages=1
+      --set "sync={every: $every, codec: \"topk:0.05:int8\"}")
+
+start_broker --lease 60s
+for peer in a b c; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
+submit_job "$job" "${sets[@]}" --set "output=$work/out.onnx"
+# Two rounds tell what one takes.
+wait_for_step $((6 * every + every))
+sleeper=$(one_of $(active_peers))
+kill -STOP "${peer_pid[$sleeper]}"
+wait_for_event 'the others have waited'
+kill -CONT "${peer_pid[$sleeper]}"
+[[ $LINE == *" for $sleeper, and a round takes "*'the others end their round without replica '* ]] ||
+  fail "it does not say who is late: $LINE"
+[[ $LINE == *"; $every steps are done again, and no other's"* ]] || fail "its steps of one round are done again: $LINE"
+wait_for_event 'without those that were lost, after step'
+wait_for_recovery
+wait_for_log "$work/$sleeper.log" 'its replica is left out: the others have waited'
+if [ "${1:-}" = --long ]; then
+  wait_for_event '2 replicas become 3 when they agree next' 90
+  wait_for_event '"event":"plan"'
+  [[ $LINE == *'"replica":2'* ]] || fail "it is no replica again: $LINE"
+fi
+finish_job
+[ "$(grep -c 'the others have waited' "$work/events")" = 1 ] || fail "somebody was late more than once"
+made=$(sed -n 's/^{"steps_before":[0-9]*,"steps":\[\([0-9,]*\)\].*/\1/p' "$work/out.rounds.jsonl" | tr ',' '\n' |
+  awk '{ sum += $1 } END { print sum }')
+[ "$made" = "$steps" ] || fail "the record has $made steps of $steps"
+cp "$work/out.rounds.jsonl" "$work/record.jsonl"
+"$weft" local "$job" "${sets[@]}" --replay "$work/record.jsonl" --threads 2 --set "output=$work/local.onnx" >"$work/local.log"
+same_file "3 replicas, one of which stood still for a while" "$work/local.onnx" "$work/out.onnx"
+echo "late: the same"
