@@ -136,6 +136,9 @@ struct MicrobatchShare {
 MicrobatchShare microbatches_of(const AssignStage& assign);
 // Whether snapshots are made of the stage: where all replicas have the same state, of those of the first one.
 inline bool keeps_state(const AssignStage& assign) { return !assign.exact || assign.seat.replica == 0; }
+// Whether it makes a copy that stays with the stages, or goes elsewhere: each of those replicas keeps its
+// own.
+inline bool keeps_copy(const AssignStage& assign, bool stays) { return stays || keeps_state(assign); }
 // Which step of the run the seat's replica makes in a step of its script: that one, or with local steps its
 // own of that inner step; nothing where it has none left.
 struct StepOfRun {

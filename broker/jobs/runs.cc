@@ -40,10 +40,13 @@ void note_serving_again(Job& job, Instant now, JobBook& book) {
 }  // namespace
 
 bool can_replicas_give(const PlannedRun& plan, const Pool& pool) {
-  return plan.local_steps && plan.local_steps->terms.count > 1 &&
+  const bool are_exact = plan.exact_ranges.size() > 1;
+  const bool are_local = plan.local_steps && plan.local_steps->terms.count > 1;
+  const uint32_t minor = are_exact ? proto::kProtocolMinorOfKeptCopies : 0;
+  return (are_exact || are_local) &&
          std::all_of(plan.stages.begin(), plan.stages.end(), [&](const PlannedStage& stage) {
            const Peer* peer = pool.find(stage.peer);
-           return peer != nullptr && peer->may_give();
+           return peer != nullptr && peer->may_give() && peer->minor >= minor;
          });
 }
 

@@ -26,8 +26,9 @@ class CopyPace {
   uint64_t steps_between() const;
   // How many may be under way when another one is written; nothing: any number.
   std::optional<size_t> under_way_max() const;
-  // Whether one of the whole state takes longer than a minute and two rounds of replicas, which a loss would
-  // cost all of them: then they keep it themselves, and what one alone has is lost with it.
+  // Whether replicas keep it themselves. Those with local steps, where one of the whole state takes longer
+  // than a minute and two rounds, which a loss would cost all of them; what one alone has is lost with it.
+  // Those that add each step's gradients have the same state: where there is not one after each step anyway.
   bool takes_too_long() const;
   // What all stages took to make one that stays with them: how often it may be made.
   void on_kept(Duration took);
@@ -56,6 +57,7 @@ class CopyPace {
   double interval() const;
 
   InnerSteps inner_;
+  bool are_exact_;  // several replicas that have the same state
   RunOptions options_;
   dag::CheckpointSpec checkpoint_;
   int64_t largest_bytes_;      // of a stage's state

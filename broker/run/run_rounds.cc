@@ -67,12 +67,14 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
 }
 
 Round& Rounds::add(Round round) {
+  const bool are_several = inner_.are_local() || (round.stays && !plan_->exact_ranges.empty());
   std::vector<uint32_t> replicas;
   for (const PlannedStage& stage : plan_->stages)
-    if (inner_.are_local()) replicas.push_back(inner_.replica_of(stage.assignment->seat));
+    if (are_several) replicas.push_back(stage.assignment->seat.replica);
   round.begin(plan_->stages.size(), std::move(replicas));
   for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-    if (absence_.has(s) || !keeps_state(*plan_->stages[s].assignment)) round.leave_out(s, /*forgets=*/false);
+    if (absence_.has(s) || !keeps_copy(*plan_->stages[s].assignment, round.stays))
+      round.leave_out(s, /*forgets=*/false);
   return rounds_.add(std::move(round));
 }
 
@@ -80,7 +82,12 @@ Round& Rounds::add(Round round) {
 
 // A run that has just begun makes its first copy at once, for its links carry none yet.
 std::optional<uint64_t> Rounds::next_copy(uint64_t granted) const {
-  if (do_stay()) return count_ == 0 ? granted : written_.step + pace_.steps_between_kept();
+  if (do_stay()) {
+    // Which ones may go stages are told with further commands, and they keep few.
+    constexpr size_t kUnderWayMax = 2;
+    if (rounds_.size() >= kUnderWayMax) return std::nullopt;
+    return count_ == 0 ? granted : written_.step + pace_.steps_between_kept();
+  }
   const uint64_t interval = pace_.steps_between();
   const auto most = pace_.under_way_max();
   if (interval == 0 || (most && rounds_.size() >= *most)) return std::nullopt;
@@ -270,7 +277,8 @@ std::optional<CheckpointCommitted> Rounds::newest_copy(
     if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
     bool had = true;
     for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-      had = had && (absence_.has(s) || !keeps_state(*plan_->stages[s].assignment) || has(s, round->step));
+      had = had && (absence_.has(s) || !keeps_copy(*plan_->stages[s].assignment, round->stays) ||
+                    has(s, round->step));
     if (had) return taken_from(*round);
   }
   return std::nullopt;

@@ -21,7 +21,7 @@ bool copies(const Command& command) {
   return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState;
 }
 bool makes_copy(const proto::AssignStage& assign, const Command& command) {
-  return copies(command) && keeps_state(assign);
+  return copies(command) && keeps_copy(assign, command.stays);
 }
 
 // The seat whose tensor was the last that the task needed; nothing where that was something else.
@@ -260,7 +260,7 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
 // Commands whose tasks are all done, where no task's end says so.
 void TrainScript::drop_carried_out() {
   const auto is_carried_out = [&](const Command& command) {
-    return command.kind == CommandKind::Finish || (copies(command) && !keeps_state(*assignment_)) ||
+    return command.kind == CommandKind::Finish || (copies(command) && !makes_copy(*assignment_, command)) ||
            (command.kind == CommandKind::Advance && completed_ >= command.step);
   };
   while (given_.command > 0 && is_carried_out(commands_.front())) pop_command();

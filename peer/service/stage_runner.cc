@@ -320,7 +320,7 @@ Status StageRunner::snapshot(Submitted& submitted) {
   const dag::Graph& training = programs_.at(ProgramKind::Train).executor->graph();
   for (dag::StateKey& key : trained_state(training, assignment_->training.optimizer)) {
     WEFT_TRY(auto download, state_->begin_read(key));
-    if (!is_weight(key.slot)) key.replica = assignment_->seat.replica;
+    if (assignment_->local && !is_weight(key.slot)) key.replica = assignment_->seat.replica;
     submitted.snapshot.push_back({std::move(key), std::move(download)});
   }
   if (!agreement_) return {};

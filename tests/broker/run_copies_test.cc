@@ -66,6 +66,78 @@ std::vector<uint64_t> direct_of(const RunFixture& run) {
   return steps;
 }
 
+// Replicas that add each step's gradients all have the state: none of it travels.
+TEST(KeptRounds, ExactReplicasKeepTheirCopiesThemselves) {
+  for (const bool may_stay : {false, true}) {
+    RunFixture run({.stages = 3, .stage_bytes = 1 << 20, .predicted_step = 0.02, .exact_replicas = 3});
+    run.run.let_copies_go_direct(true);
+    run.run.let_copies_stay(may_stay);
+    run.hear(run.run.start(run.now));
+    for (uint64_t step = 1; step <= 3; ++step) run.step(step, 0.02);
+    const auto copies = run.written(CommandKind::CopyState);
+    ASSERT_FALSE(copies.empty());
+    for (const Command& command : run.script)
+      EXPECT_EQ(command.stays, may_stay && command.kind == CommandKind::CopyState) << command.step;
+    if (!may_stay) continue;
+    run.snapshot(copies.front());
+    EXPECT_EQ(run.rounds, StepList{copies.front()});
+    EXPECT_EQ(run.direct_rounds, StepList{copies.front()}) << "the broker has nothing of it";
+    EXPECT_FALSE(run.disagreed_on.has_value());
+  }
+}
+
+// Whether a step has a copy anyway changes with what steps take.
+TEST(KeptRounds, RunsOfExactReplicasComeToTheirEndWhateverStepsTake) {
+  for (const double took : {0.001, 0.02, 0.05, 0.1, 0.3, 1.0})
+    for (const double predicted : {0.005, 0.05, 0.5}) {
+      SCOPED_TRACE(testing::Message() << took << " s, predicted " << predicted);
+      RunFixture run({.stages = 2, .stage_bytes = 1 << 20, .predicted_step = predicted, .exact_replicas = 2});
+      run.run.let_copies_stay(true);
+      run.hear(run.run.start(run.now));
+      for (uint64_t step = 1; step <= 40; ++step) {
+        ASSERT_GE(run.run.granted_step(), step);
+        run.step_and_copy(step, took);
+      }
+      EXPECT_TRUE(run.is_finished);
+    }
+}
+
+// A stage keeps four at most, and is told with further commands which of them may go.
+TEST(KeptRounds, NoMoreThanTwoAreUnderWay) {
+  RunFixture run({.stages = 2, .stage_bytes = 1 << 20, .predicted_step = 0.02, .exact_replicas = 2});
+  run.run.let_copies_stay(true);
+  run.hear(run.run.start(run.now));
+  const auto kept = [&] {
+    const uint64_t from = run.script.back().keep_from;
+    const auto copies = run.written(CommandKind::CopyState);
+    return std::count_if(copies.begin(), copies.end(), [&](uint64_t step) { return step >= from; });
+  };
+  for (uint64_t step = 1; step <= 30; ++step) {
+    run.step_and_copy(step, 0.02);
+    EXPECT_LE(kept(), 3) << "after step " << step;
+  }
+  EXPECT_GT(run.rounds.size(), 3u);
+}
+
+TEST(KeptRounds, AReplicaThatHoldsOtherBytesThanMostIsNamed) {
+  RunFixture run({.stages = 3, .stage_bytes = 1 << 20, .predicted_step = 0.02, .exact_replicas = 3});
+  run.run.let_copies_stay(true);
+  run.hear(run.run.start(run.now));
+  run.step(1, 0.02);
+  run.snapshot(1, /*fails=*/false, /*odd=*/1);
+  ASSERT_TRUE(run.disagreed_on.has_value());
+  EXPECT_EQ(run.disagreed_on->outvoted, std::vector<uint32_t>{1});
+}
+
+TEST(KeptRounds, WhereEachStepHasACopyAnywayItGoesToTheBroker) {
+  RunFixture run({.stages = 2, .stage_bytes = 1 << 10, .predicted_step = 0.1, .exact_replicas = 2});
+  run.run.let_copies_stay(true);
+  run.hear(run.run.start(run.now));
+  run.step(1, 0.1);
+  ASSERT_FALSE(run.written(CommandKind::CopyState).empty());
+  for (const Command& command : run.script) EXPECT_FALSE(command.stays);
+}
+
 // A step of 0.02 s, and a copy every fifth: after steps 1 (whole), 6 and 11, for somebody to fetch.
 RunFixture with_direct_copies(std::optional<uint64_t> checkpoint_steps = std::nullopt) {
   return RunFixture({.stage_bytes = 1 << 20, .predicted_step = 0.02, .checkpoint_steps = checkpoint_steps});

@@ -69,7 +69,7 @@ class RunFixture final {
   proto::StepReport report_of(uint64_t step, bool updated = true) const {
     proto::StepReport report{.run = 1, .plan_version = 1, .step = step};
     report.squares = {4.0};
-    report.losses = {1.0, 1.0};
+    report.losses.assign(shape_.exact_replicas > 1 ? 1 : 2, 1.0);
     report.updated = updated;
     return report;
   }
@@ -89,10 +89,18 @@ class RunFixture final {
       if (std::find(copies.begin(), copies.end(), number) != copies.end()) return snapshot(number);
     }
   }
-  void snapshot(uint64_t number, bool fails = false) {
-    for (uint32_t s = 0; s < shape_.stages; ++s) {
-      proto::CheckpointReport report{
-          .run = 1, .plan_version = 1, .step = number, .tensors = copy_of(shape_, s)};
+  // `odd`: a stage that holds other bytes than the others.
+  void snapshot(uint64_t number, bool fails = false, std::optional<uint32_t> odd = {}) {
+    const bool stays = std::any_of(script.begin(), script.end(), [&](const Command& command) {
+      return command.step == number && command.stays;
+    });
+    for (uint32_t s = 0; s < shape_.stages && !disagreed_on; ++s) {
+      if (s > 0 && shape_.exact_replicas > 1 && !stays) continue;
+      proto::CheckpointReport report;
+      report.run = report.plan_version = 1;
+      report.step = number;
+      report.tensors = copy_of(shape_, s);
+      if (s == odd) report.tensors.front().sha256.bytes[0] = 1;
       if (fails && s == 0) report.failure = Error{ErrorCode::ResourceExhausted, "full"};
       const Status status = hear(run.on_report(now, s, report, 0));
       EXPECT_TRUE(status.has_value()) << status.error().message;

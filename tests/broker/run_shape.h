@@ -24,6 +24,7 @@ struct Shape {
   uint32_t forward_microbatches = 0;
   dag::LossTerms loss_terms{};
   bool compresses = false;
+  uint32_t exact_replicas = 1;  // of a stage each, which add each step's gradients; then as many as `stages`
   bool apart = false;  // the first stage counts the labels, the second has the losses that evaluation takes
 };
 
@@ -44,11 +45,24 @@ inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
   plan->loss_terms = shape.loss_terms;
   plan->predicted_step =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
+  const bool is_exact = shape.exact_replicas > 1;
+  if (is_exact) {
+    plan->exact_ranges.assign(shape.exact_replicas, 1);
+    plan->training.gradient_ranges = shape.exact_replicas;
+    plan->parameter_count = 1;
+    plan->microbatches = shape.exact_replicas;
+    plan->training.batch_size = plan->training.microbatch_size * plan->microbatches;
+  }
   for (uint32_t s = 0; s < shape.stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
+    if (is_exact) {
+      assignment->exact = proto::ExactTerms{plan->exact_ranges, {}};
+      assignment->seat = {0, s};
+      assignment->training = plan->training;
+    }
     assignment->training.on_divergence = shape.on_divergence;
     assignment->training.empty_steps = shape.empty_steps;
-    const proto::TensorReference trained{dag::of_initializer("w" + std::to_string(s)),
+    const proto::TensorReference trained{dag::of_initializer("w" + std::to_string(is_exact ? 0 : s)),
                                          {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
                                          {}};
     assignment->tensors.push_back(trained);
@@ -66,7 +80,7 @@ inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
         make_program(proto::ProgramKind::Evaluate, {.losses = loses ? terms : 0,
                                                     .corrects = loses ? size_t{1} : 0,
                                                     .counteds = counts ? shape.loss_terms.counted() : 0}));
-    plan->stages.push_back({{.parameters = {s}}, assignment});
+    plan->stages.push_back({{.parameters = {is_exact ? 0 : s}}, assignment});
   }
   return plan;
 }

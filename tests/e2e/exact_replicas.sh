@@ -82,6 +82,23 @@ start_broker --lease 3s
 finish_job
 same kill "replicas of which two were lost, and the broker"
 
+# Where a copy would take minutes each replica keeps its own. One is killed: the others have what it had.
+end_process KILL "$broker_pid"
+exec {broker_out}<&-
+start_broker --lease 3s --copy-rate 10Mbit
+for peer in f g; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
+wait_for_log "$work/g.log" 'info joined'
+terms kept 120
+submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 3}' --set placement.stages=1 --set "output=$work/out.onnx"
+wait_for_step 60
+lose_peer "$(one_of $(active_peers))"
+wait_for_event 'going on from the copy of step'
+[[ $LINE =~ ,\ ([0-9]+)\ committed\ steps?\ (is|are)\ done ]] || fail "it does not say what is done again: $LINE"
+[ "${BASH_REMATCH[1]}" -le 30 ] || fail "${BASH_REMATCH[1]} steps were done again, and the others had all of it"
+wait_for_recovery
+finish_job
+same kept "replicas that keep copies themselves, of which one was lost"
+
 terms one 60
 for ((n = 0; n < kills; ++n)); do
   start_peer "k$n" --device cpu:1 --listen 127.0.0.1:0
