@@ -5,11 +5,11 @@
 # the seconds in which they were there allow, at the pace of the first three. Then `weft local` computes the very run from
 # its record, and one of six replicas that nobody leaves: how much worse is what was learned?
 #   bench/replicas/evening.sh [TEXT]     a text to learn from; without one a made one, and nothing is computed
-# RATE (20Mbit) of each line, EVERY (30), DEVICE (null:gtx1080ti/250). It takes 7 minutes, and with TEXT as long as 2 x 1,500
+# RATE (20Mbit) of each line, EVERY (30), DEVICE (null:gtx1080ti/60). It takes 7 minutes, and with TEXT as long as 2 x 1,500
 # steps a home and hour take `weft local`.
 text=${1:-}
 [ -z "$text" ] || text=$(realpath "$text")
-DEVICE=${DEVICE:-null:gtx1080ti/250}
+DEVICE=${DEVICE:-null:gtx1080ti/60}
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 source bench/replicas/homes.sh
 hour=${HOUR:-60} rate=${RATE:-20Mbit}
