@@ -94,6 +94,10 @@ Status check_freeze(const OnnxModel& model, std::span<const std::string> pattern
   return check_patterns(model, patterns, "frozen");
 }
 
+Status check_targets(const OnnxModel& model, std::span<const std::string> patterns) {
+  return check_patterns(model, patterns, "adapted");
+}
+
 Status check_train(const OnnxModel& model, std::span<const std::string> patterns) {
   return check_patterns(model, patterns, "trained");
 }

@@ -79,7 +79,8 @@ class Import {
       WEFT_TRY_STATUS(check_statistics(model_, expanded_, *decided));
       roles_ = *decided;
     } else {
-      const RoleOptions options{.train = options_.train, .freeze = options_.freeze, .read = options_.read};
+      const RoleOptions options{
+          .train = options_.train, .freeze = options_.freeze, .spare = options_.spare, .read = options_.read};
       WEFT_TRY(roles_, roles_of_graph(model_, expanded_, options, look_at(whole_)));
     }
     is_decided_ = decided != nullptr;

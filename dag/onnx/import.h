@@ -56,6 +56,7 @@ struct ImportOptions {
   // Initializers that are trained, and that are not: patterns with * and ? (judge_roles). One that matches
   // nothing is an error.
   std::vector<std::string> train, freeze;
+  std::vector<std::string> spare;  // what `freeze` leaves alone
   // What was decided of the model's tensors already; `train` and `freeze` then say nothing. Otherwise the
   // import decides, by the values that the model holds.
   std::optional<RoleTable> roles;
@@ -99,6 +100,8 @@ std::vector<std::string> shape_inputs(const OnnxModel& model);
 
 // NotFound, with names that are near, for the first of the patterns that matches no initializer.
 Status check_freeze(const OnnxModel& model, std::span<const std::string> patterns);
+// The same for patterns of targets of adapters.
+Status check_targets(const OnnxModel& model, std::span<const std::string> patterns);
 
 // Names of the operators that are imported: of ONNX's own domain ("") or another, in alphabetical order.
 std::vector<std::string> imported_operators(std::string_view domain);

@@ -399,7 +399,7 @@ class Judge {
 
   void apply_freeze(RoleTable& table) const {
     for (TensorRow& row : table) {
-      row.frozen = matches(options_.freeze, row.name);
+      row.frozen = matches(options_.freeze, row.name) && !matches(options_.spare, row.name);
       if (row.frozen && row.role == TensorRole::Trained) row.role = TensorRole::Frozen;
     }
   }

@@ -43,6 +43,7 @@ using RoleTable = std::vector<TensorRow>;
 struct RoleOptions {
   std::vector<std::string> train = {};   // patterns; see judge_roles
   std::vector<std::string> freeze = {};  // patterns
+  std::vector<std::string> spare = {};   // patterns: what `freeze` leaves alone
   std::vector<std::string> read = {};    // values that a loss reads beside the outputs of the model
 };
 
@@ -58,9 +59,9 @@ std::optional<int64_t> nan_of_unread(const OnnxModel& model, std::string_view na
 // Only names, shapes and the graph are taken from the model; values are asked for of few tensors.
 //
 // `train` that names nothing but constants adds them to what is trained anyway. As soon as it names a tensor
-// that is trained without it, it names all that is trained. `freeze` takes away from either. Errors: NotFound
-// for a pattern that matches nothing; InvalidArgument for one of `train` that matches nothing that can be
-// trained; what import_model says of a graph that is not well-formed.
+// that is trained without it, it names all that is trained. `freeze` takes away from either, but for what
+// `spare` names. Errors: NotFound for a pattern that matches nothing; InvalidArgument for one of `train` that
+// matches nothing that can be trained; what import_model says of a graph that is not well-formed.
 Result<RoleTable> judge_roles(const OnnxModel& model, const RoleOptions& options, const LookAtValues& look);
 
 // InvalidArgument, by name, for a table that is not of this model: a row that names no float tensor, or one
