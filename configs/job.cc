@@ -272,13 +272,14 @@ void take_patterns(MapReader& root, const char* key, std::vector<std::string>& p
     patterns = root.parse_patterns(*node, key, /*least=*/0, "[\"*.cos\", \"mask*\"]");
 }
 
-void read_training(MapReader& root, Problems& problems, Job& job) {
+void read_training(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {
   read_loss(root, problems, job);
   read_length(root, job);
   job.shuffle = root.flag("shuffle", true);
   job.seed = root.count("seed", 0, 0, std::numeric_limits<uint64_t>::max());
   take_patterns(root, "train", job.trained);
   take_patterns(root, "freeze", job.freeze);
+  read_adapters(root, rules, problems, job);
   read_optimizer(root, problems, job);
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});
@@ -300,7 +301,7 @@ void read_work(MapReader& root, const PathRules& rules, Problems& problems, Job&
   read_inputs(root, problems, job);
   read_data(root, rules, problems, job);
   read_batch(root, job);
-  if (job.task == Task::Train) read_training(root, problems, job);
+  if (job.task == Task::Train) read_training(root, rules, problems, job);
   read_precision(root, job);
   read_compression(root, problems, job);
   read_output(root, rules, job);

@@ -17,6 +17,7 @@
 #include "configs/yaml.h"
 #include "dag/arithmetic.h"
 #include "dag/loss.h"
+#include "dag/passes/adapt.h"
 #include "dag/training.h"
 #include "data/data_spec.h"
 #include "plan/compression.h"
@@ -47,6 +48,23 @@ struct InitTerms {
   std::vector<std::string> ignore{};     // globs over tensors, as the file names them: not taken
   std::vector<std::string> keep{};       // globs over initializers: they keep the model's own values
   bool partial = false;                  // what else is left over, or is missing, is no error
+};
+
+// How the factors of an adapter begin. The second one is zero but for a table's, whose first one is.
+enum class AdapterBegin : uint8_t {
+  Kaiming,  // uniform in +-1/sqrt(in), as PyTorch's Linear; of a table normal with deviation 1
+  Normal,   // with deviation 1/rank
+  Zero,     // both: they learn nothing
+  File,
+};
+// An entry of `adapters`, of type lora.
+struct AdapterEntry : dag::AdapterTerms {
+  std::string path;  // of it in the job file: "adapters", or "adapters[0]" of a list
+  size_t index = 0;  // in that list
+  AdapterBegin begin = AdapterBegin::Kaiming;
+  std::filesystem::path file{};  // of AdapterBegin::File: safetensors
+  // Pattern and replacement (configs/rename.h): a module's name as the adapter's file is to have it.
+  std::vector<std::pair<std::string, std::string>> names{};
 };
 
 // Of a job that serves its model.
@@ -103,8 +121,10 @@ struct Job : dag::TrainingTerms, dag::Borders {
   std::optional<uint64_t> steps;          // for Task::Train exactly one of these is set
   std::optional<uint64_t> epochs;
   bool shuffle = true;
-  // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles).
-  std::vector<std::string> trained, freeze;
+  // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles). With adapters everything
+  // is frozen but what entries of type full name: these are `trained` and `spared`, in the order of the file.
+  std::vector<std::string> trained, freeze, spared;
+  std::vector<AdapterEntry> adapters;  // of Task::Train
   std::filesystem::path output;
   PlacementTerms placement;
   replicas::ReplicaTerms replicas;  // of as many as there are at least; `weft local` computes these

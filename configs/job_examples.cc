@@ -43,6 +43,7 @@ std::string job_key_of(std::string_view asked_path) {
   for (const std::string_view set : {"data.train.", "data.test.", "data.predict."})
     if (path.starts_with(set)) return "data.SET." + without_column(path.substr(set.size()));
   if (path.starts_with("loss[].")) return "loss." + path.substr(7);
+  if (path.starts_with("adapters[].")) return "adapters." + path.substr(11);
   if (path.starts_with("inputs.") && path.ends_with(".value")) return "inputs.INPUT.value";
   return path;
 }

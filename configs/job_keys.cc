@@ -479,6 +479,7 @@ std::span<const JobKeySection> job_key_sections() {
        kLoss},
       {"Steps", "", kSteps},
       {"What is trained, and how", "", kOptimizer},
+      {"Adapters", "", adapter_job_keys()},
       {"Replicas",
        "Over slow lines several copies of a model, each on machines near each other, learn faster than one "
        "that "

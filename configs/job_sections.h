@@ -23,6 +23,11 @@ void read_serve(MapReader& root, const PathRules& rules, Problems& problems, Job
 void refuse(MapReader& reader, std::string_view key);
 // job_init.cc
 void read_init(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
+// Rules of configs/rename.h: a map from patterns to what takes their place.
+using RenameRules = std::vector<std::pair<std::string, std::string>>;
+void read_rename(MapReader& reader, const Node& node, std::string_view key, RenameRules& rules);
+// job_adapters.cc: behind `train` and `freeze`, which it goes without
+void read_adapters(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
 // job_optimizer.cc
 void read_optimizer(MapReader& root, Problems& problems, Job& job);
 void read_schedule(MapReader& root, Problems& problems, Job& job);
