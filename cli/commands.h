@@ -21,6 +21,7 @@ void add_generate(CommandLine program, Command& chosen);
 void add_serve(CommandLine program, Command& chosen);
 void add_chat(CommandLine program, Command& chosen);
 void add_predict(CommandLine program, Command& chosen);
+void add_merge(CommandLine program, Command& chosen);
 void add_ops(CommandLine program, Command& chosen);
 void add_plan(CommandLine program, Command& chosen);
 void add_plan_worker(CommandLine program, Command& chosen);

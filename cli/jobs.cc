@@ -225,6 +225,7 @@ Result<int> run_fetch(const JobOptions& options) {
     if (!options.also.empty()) WEFT_TRY_STATUS(write_also(result, written.trained, options.also));
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
+    if (!options.json() && !written.adapter.empty()) fmt::print("adapters: {}\n", written.adapter.string());
   }
   const auto report = options.json() ? make_json_report(stdout) : make_text_report(stdout, {});
   report->about(options.job);

@@ -16,8 +16,8 @@ namespace {
 
 // `--help` lists commands by who uses them.
 void group(const weft::cli::CommandLine& line) {
-  line.group("On this machine",
-             {"help", "local", "inspect", "profile", "predict", "generate", "serve", "chat", "plan"});
+  line.group("On this machine", {"help", "local", "inspect", "profile", "predict", "merge", "generate",
+                                 "serve", "chat", "plan"});
   line.group("Jobs on a broker",
              {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch", "rm", "ui", "logout"});
   line.group("Offering this machine", {"join", "pause", "peer", "service", "doctor"});
@@ -52,6 +52,7 @@ int run(int argc, char** argv) {
   add_inspect(line, chosen);
   add_profile(line, chosen);
   add_predict(line, chosen);
+  add_merge(line, chosen);
   add_generate(line, chosen);
   add_serve(line, chosen);
   add_chat(line, chosen);

@@ -66,6 +66,16 @@ std::string json_evaluation(const proto::JobStatus& s) {
   return fmt::format(R"({{"after_step":{},"metrics":{}}})", s.evaluated_step, json_metrics(s.metrics));
 }
 
+// Of a job with adapters: what comes behind the rest.
+std::string json_adapter(const train::ResultEvent& e) {
+  std::string text = e.adapter.empty() ? "" : R"(,"adapter":)" + json_string(e.adapter.string());
+  if (e.merge)
+    text +=
+        fmt::format(R"(,"merge":{{"from_adapters":{},"from_base":{},"largest_output":{}}})",
+                    json_number(e.merge->merged), json_number(e.merge->base), json_number(e.merge->largest));
+  return text;
+}
+
 std::string json_saving(const proto::JobStatus& s) {
   if (s.saving.step == 0) return "null";
   return fmt::format(R"({{"after_step":{},"bytes":{},"saved_bytes":{}}})", s.saving.step,
@@ -139,13 +149,14 @@ struct JsonLine {
   }
   std::string operator()(const train::ResultEvent& e) const {
     return fmt::format(
-        R"({{"event":"result","status":"{}","steps":{},"seconds":{},"output":{},"inference":{},"checkpoint":{},"metrics":{}}})",
+        R"({{"event":"result","status":"{}","steps":{},"seconds":{},"output":{},"inference":{},"checkpoint":{},"metrics":{}{}}})",
         e.failed || !e.diverged.empty() ? "failed"
         : e.stopped                     ? "stopped"
                                         : "completed",
         e.steps, json_number(e.seconds), e.output.empty() ? "null" : json_string(e.output.string()),
         e.inference.empty() ? "null" : json_string(e.inference.string()),
-        e.checkpoint.empty() ? "null" : json_string(e.checkpoint.string()), json_metrics(e.metrics));
+        e.checkpoint.empty() ? "null" : json_string(e.checkpoint.string()), json_metrics(e.metrics),
+        json_adapter(e));
   }
   std::string operator()(const SubmittedEvent&) const { return R"({"event":"submitted"})"; }
   std::string operator()(const StateEvent& e) const {

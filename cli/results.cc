@@ -10,6 +10,7 @@
 #include "storage/blob_store.h"
 #include "storage/files.h"
 #include "storage/package.h"
+#include "train/adapter_files.h"
 #include "train/weights_file.h"
 
 namespace weft::cli {
@@ -46,10 +47,23 @@ Status read_blob(const storage::BlobStore& store, const Digest& sha256, const on
   return {};
 }
 
+// Those of the job, which travelled with its model.
+Result<train::Adapters> adapters_of(const proto::JobResult& result) {
+  for (const proto::PackedFile& file : result.model) {
+    if (file.path != train::kTravellingAdapters) continue;
+    std::string json;
+    for (const proto::FilePiece& piece : file.pieces) json += piece.bytes;
+    auto adapters = train::parse_adapters(json);
+    if (!adapters) return fail(wrong(adapters.error().message));
+    return adapters;
+  }
+  return train::Adapters();
+}
+
 }  // namespace
 
-Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult& result,
-                                         const fs::path& model, const fs::path& output) {
+Result<FetchedFiles> fetch_trained(Client& client, const proto::JobResult& result, const fs::path& model,
+                                   const fs::path& output) {
   WEFT_TRY(const auto folder, TemporaryFolder::make());
   WEFT_TRY(const std::shared_ptr<storage::BlobStore> store,
            storage::BlobStore::open(folder->path() / "blobs"));
@@ -67,7 +81,17 @@ Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult&
     return read_blob(*store, blob_of.at(name), sink);
   };
   WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
-  return onnx::write_trained_tensors(opened, trained, output);
+  WEFT_TRY(const train::Adapters adapters, adapters_of(result));
+  if (adapters.empty()) {
+    WEFT_TRY(onnx::WrittenFiles written, onnx::write_trained_tensors(opened, trained, output));
+    return FetchedFiles{std::move(written), {}};
+  }
+  const fs::path adapter = train::adapter_folder(output);
+  WEFT_TRY_STATUS(train::write_adapters(adapter, adapters, trained, model.filename().string()));
+  WEFT_TRY(onnx::WrittenFiles written,
+           onnx::write_trained_tensors(
+               opened, train::merge_adapters(adapters, train::tensors_of(opened), trained), output));
+  return FetchedFiles{std::move(written), adapter};
 }
 
 Status write_also(const proto::JobResult& result, const fs::path& trained, const fs::path& weights) {

@@ -14,12 +14,15 @@
 
 namespace weft::cli {
 
+// `adapter`: the folder of a job with adapters, which are merged into the model; empty: it has none.
+struct FetchedFiles : onnx::WrittenFiles {
+  std::filesystem::path adapter{};
+};
 // Brings the trained parameters and running statistics, and writes them in place of the model's: a piece of a
 // tensor at a time is held, what has come lies in a temporary folder until all has. Errors as of
 // onnx::write_trained, and of the connection.
-Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult& result,
-                                         const std::filesystem::path& model,
-                                         const std::filesystem::path& output);
+Result<FetchedFiles> fetch_trained(Client& client, const proto::JobResult& result,
+                                   const std::filesystem::path& model, const std::filesystem::path& output);
 
 // Writes what a job has learnt, whose trained model is at `trained`, as a file of tensors
 // (train/weights_file.h), and says so.

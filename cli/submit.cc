@@ -289,6 +289,7 @@ class Submit {
     event.seconds = elapsed();
     event.output = written.trained;
     event.inference = written.inference;
+    event.adapter = written.adapter;
     event.metrics = followed.metrics;
     report_->show(train::Event(event));
     return {};

@@ -197,6 +197,8 @@ class TextReport : public Report {
       return;
     }
     line(fmt::format("wrote {} and {}", e.output.string(), e.inference.string()));
+    if (!e.adapter.empty()) line(fmt::format("wrote {} (adapters, as PEFT reads them)", e.adapter.string()));
+    if (e.merge) line("outputs of the merged model: " + train::describe(*e.merge));
     show_metrics(e.metrics);
     line(fmt::format("{} seconds: {:.0f}", options_.summary ? "demo" : "training", e.seconds));
   }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "dag/onnx/outline.h"
+#include "train/adapter_files.h"
 #include "train/initial_places.h"
 
 namespace weft::train {
@@ -133,11 +134,18 @@ Result<onnx::OnnxModel> read_job_model(const configs::Job& job, std::optional<In
 }
 
 Result<onnx::WrittenFiles> write_result(const configs::Job& job, const std::optional<InitialWeights>& initial,
-                                        const dag::Weights& trained) {
-  if (!initial) return onnx::write_trained(job.model, trained, job.output);
+                                        const Adapters& adapters, const dag::Weights& trained) {
   WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
-  return onnx::write_trained_tensors(model, put_over(initial->tensors(), onnx::in_memory(trained)),
-                                     job.output);
+  onnx::TrainedTensors tensors = onnx::in_memory(trained);
+  if (!adapters.empty()) {
+    WEFT_TRY_STATUS(
+        write_adapters(adapter_folder(job.output), adapters, tensors, job.model.filename().string()));
+    onnx::TrainedTensors base = tensors_of(model);
+    if (initial) base = put_over(base, initial->tensors());
+    tensors = merge_adapters(adapters, base, tensors);
+  }
+  if (initial) tensors = put_over(initial->tensors(), tensors);
+  return onnx::write_trained_tensors(model, tensors, job.output);
 }
 
 std::vector<fs::path> files_of_init(const configs::Job& job) {

@@ -13,6 +13,7 @@
 #include "configs/job.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/model.h"
+#include "train/adapters.h"
 #include "train/submission.h"
 
 namespace weft::train {
@@ -43,8 +44,9 @@ class InitialWeights {
 // The job's model with its first weights. `initial`: where the job says `init`, where they came from.
 Result<onnx::OnnxModel> read_job_model(const configs::Job& job, std::optional<InitialWeights>& initial);
 // Writes the trained file and its twin (onnx::write_trained): what was not trained is as it was at the begin.
+// Adapters are merged, and written beside it (train/adapter_files.h).
 Result<onnx::WrittenFiles> write_result(const configs::Job& job, const std::optional<InitialWeights>& initial,
-                                        const dag::Weights& trained);
+                                        const Adapters& adapters, const dag::Weights& trained);
 
 // Files that a job reads for its `init`, as far as they can be told; none without one.
 std::vector<std::filesystem::path> files_of_init(const configs::Job& job);

@@ -9,6 +9,7 @@
 #include "dag/onnx/pack.h"
 #include "data/dataset.h"
 #include "storage/files.h"
+#include "train/adapter_files.h"
 #include "train/initial_weights.h"
 
 namespace weft::train {
@@ -82,6 +83,8 @@ std::vector<ReadFile> files_of_job(const configs::Job& job) {
   std::vector<ReadFile> read = files_of_model(job.model);
   for (const auto* spec : {&job.train, &job.test, &job.predict}) add_data(*spec, read);
   for (const fs::path& path : files_of_init(job)) read.push_back({"what `init` reads", path});
+  for (const configs::AdapterEntry& entry : job.adapters)
+    if (!entry.file.empty()) read.push_back({"what an adapter begins with", entry.file});
   read.push_back({"the job file", job.source});
   return read;
 }
@@ -101,6 +104,7 @@ Status check_output(const configs::Job& job, bool with_checkpoints) {
   if (status && job.task == configs::Task::Train) status = check_size_limit(job.model);
   if (status && job.task == configs::Task::Train)
     status = check_names(curves_file(job), std::array{curves_file(job)}, read);
+  if (status && !job.adapters.empty()) status = check_adapter_folder(adapter_folder(job.output));
   if (status && with_checkpoints && job.task == configs::Task::Train)
     status = check_checkpoints(checkpoint_folder(job));
   if (status) return {};

@@ -27,14 +27,23 @@ Result<Graph> computed(const Graph& imported, dag::HalfWeights weights) {
   return dag::widen_halves(canonical, dag::op_table(), weights);
 }
 
-Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
-                                       const onnx::Evaluator& evaluator, bool training) {
+Status check_patterns(const Job& job, const onnx::OnnxModel& model) {
   for (size_t i = 0; i < job.freeze.size(); ++i)
     if (const Status found = onnx::check_freeze(model, {&job.freeze[i], 1}); !found)
       return fail(job.error(found.error().code, "freeze[" + std::to_string(i) + "]", found.error().message));
   for (size_t i = 0; i < job.trained.size(); ++i)
     if (const Status found = onnx::check_train(model, {&job.trained[i], 1}); !found)
       return fail(job.error(found.error().code, "train[" + std::to_string(i) + "]", found.error().message));
+  return {};
+}
+
+struct Imported : onnx::ImportedModel {
+  Adapters adapters;
+};
+
+Result<Imported> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
+                            const onnx::Evaluator& evaluator, bool training) {
+  WEFT_TRY_STATUS(check_patterns(job, model));
   onnx::ImportOptions options;
   options.evaluate = evaluator;
   options.batch = job.microbatch_size;
@@ -45,13 +54,16 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   options.training = training;
   options.train = job.trained;
   options.freeze = job.freeze;
+  options.spare = job.spared;
   options.read = values_read(job.losses);
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
   const bool changes = job.task == configs::Task::Train;
   WEFT_TRY(imported->graph,
            computed(imported->graph, changes ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile));
-  return imported;
+  Imported result{*std::move(imported), {}};
+  WEFT_TRY(result.adapters, add_adapters(job, model, training, result));
+  return result;
 }
 
 // The column of the loss under `path`, as `sample_of` has the graph take a sample of it, fed to `input`, and
@@ -287,7 +299,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
 Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, const Feeding& feeding,
                                   const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, feeding.match_inputs());
-  WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
+  WEFT_TRY(Imported imported, import_for(job, model, matching, evaluator, /*training=*/true));
   imported.graph = feeding.complete(std::move(imported.graph));
   WEFT_TRY(const std::vector<dag::TermColumns> columns,
            feeding.match_targets(imported.graph, matching.feeds));
@@ -308,8 +320,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(with_loss->graph);
   prepared.divisors = divisors_of(with_loss->divisors, matching.feeds);
-  prepared.identity =
-      dag::to_text(*differentiated) + describe_weights(job.losses) + describe_values(job.input_values);
+  prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses) +
+                      describe_values(job.input_values) + describe(imported.adapters);
   prepared.graph = std::move(*differentiated);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -318,6 +330,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
   prepared.warnings = all_warnings(matching, imported);
+  prepared.adapters = std::move(imported.adapters);
   prepared.notes = std::move(imported.notes);
   prepared.notes.insert(prepared.notes.end(), with_loss->notes.begin(), with_loss->notes.end());
   for (std::string& warning : loss_warnings(job, model)) prepared.warnings.push_back(std::move(warning));
@@ -329,7 +342,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
 Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model,
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
-  WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
+  WEFT_TRY(Imported imported, import_for(job, model, matching, evaluator, /*training=*/false));
   WEFT_TRY(const std::vector<dag::TermColumns> columns,
            match_targets(job, imported.graph, dataset, matching.feeds));
   auto with_loss =
@@ -352,7 +365,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
 Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model, const Feeding& feeding,
                                     const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, feeding.match_inputs());
-  WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
+  WEFT_TRY(Imported imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
   prepared.bounds = find_bounds(imported.graph);
   prepared.graph = std::move(imported.graph);

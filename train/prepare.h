@@ -20,6 +20,7 @@
 #include "dag/onnx/model.h"
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "train/adapters.h"
 #include "train/matching.h"
 
 namespace weft::train {
@@ -42,6 +43,7 @@ struct Prepared {
   std::vector<std::string> warnings;
   std::vector<std::string> notes;  // what is worth knowing, and no reason to worry
   std::string identity;            // text of the graph: what a checkpoint belongs to
+  Adapters adapters;               // whose factors are among its initializers
 };
 
 // What `microbatch_size: auto` may become: Job::microbatch_sizes, of a model that was exported with a fixed

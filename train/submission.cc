@@ -1,7 +1,6 @@
 #include "train/submission.h"
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "data/file.h"
 #include "data/kinds.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/adapter_files.h"
 #include "train/data_check.h"
 #include "train/decoder.h"
 #include "train/loss_warnings.h"
@@ -30,55 +30,6 @@ using configs::Job;
 using configs::Node;
 
 namespace {
-
-// ---- YAML
-
-// A scalar that means the same with and without quotes around it, but for being a number or a word like true.
-bool is_plain(std::string_view text) {
-  std::string_view rest = text;
-  if (rest.starts_with('+') || rest.starts_with('-')) rest.remove_prefix(1);
-  if (rest.starts_with('.')) rest.remove_prefix(1);
-  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0; };
-  return !rest.empty() && is_letter(static_cast<unsigned char>(rest.front())) &&
-         std::all_of(rest.begin(), rest.end(), [&](char c) {
-           return is_letter(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '+' || c == '-';
-         });
-}
-
-std::string quoted(const std::string& text) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string result = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      result += {'\\', c};
-    else if (byte < 0x20 || byte == 0x7f)
-      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    else
-      result += c;
-  }
-  return result + "\"";
-}
-
-std::string flow(const Node& node) {
-  std::string text;
-  switch (node.kind) {
-    case Node::Kind::Null:
-      return "null";
-    case Node::Kind::Scalar:
-      return node.quoted || !is_plain(node.text) ? quoted(node.text) : node.text;
-    case Node::Kind::Sequence:
-      for (const Node& item : node.items) text += (text.empty() ? "" : ", ") + flow(item);
-      return "[" + text + "]";
-    case Node::Kind::Map:
-      for (const Entry& entry : node.entries)
-        text += (text.empty() ? "" : ", ") + quoted(entry.key) + ": " + flow(entry.value);
-      return "{" + text + "}";
-  }
-  return text;
-}
-
-// ---- files
 
 Node text_node(std::string text) {
   Node node;
@@ -170,6 +121,7 @@ class Packer {
     submission_.excluded = job.placement.exclude;
     WEFT_TRY_STATUS(add_model());
     WEFT_TRY_STATUS(add_data());
+    WEFT_TRY_STATUS(add_adapters());
     if (job.task == configs::Task::Serve) {
       WEFT_TRY_STATUS(add_text());
       WEFT_TRY_STATUS(add_draft());
@@ -288,6 +240,20 @@ class Packer {
     return {};
   }
 
+  // Files that adapters begin with.
+  Status add_adapters() {
+    Entry* adapters = find(tree_, "adapters");
+    const bool is_list = adapters != nullptr && adapters->value.kind == Node::Kind::Sequence;
+    for (const configs::AdapterEntry& entry : opened_.job.adapters) {
+      if (entry.file.empty()) continue;
+      const std::string path = "adapters/" + std::to_string(sources_.size()) + "-" + plain_name(entry.file);
+      sources_[path] = entry.file;
+      WEFT_TRY_STATUS(add_whole(path, entry.file));
+      set(is_list ? adapters->value.items[entry.index] : adapters->value, "init", text_node(path));
+    }
+    return {};
+  }
+
   // In one piece.
   Status add_whole(const std::string& path, const fs::path& file) {
     WEFT_TRY(const auto opened, data::File::open(file));
@@ -337,6 +303,12 @@ struct Checked {
   std::optional<Prepared> evaluation;
 };
 
+void add_text_file(std::string path, const std::string& text, Submission& submission) {
+  const auto bytes = std::as_bytes(std::span(text));
+  submission.files.push_back(
+      {std::move(path), {{.bytes = {bytes.begin(), bytes.end()}, .sha256 = {}, .size = bytes.size()}}});
+}
+
 // With the size of microbatches that it says.
 Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model, const data::OpenOptions& open) {
   Checked checked;
@@ -380,18 +352,6 @@ Result<StartEvent> look_at_data(Checked checked) {
   }
   return std::move(checked.event);
 }
-
-}  // namespace
-
-std::string to_yaml(const Node& root) {
-  if (root.kind != Node::Kind::Map) return flow(root) + "\n";
-  std::string text;
-  for (const Entry& entry : root.entries)
-    text += (is_plain(entry.key) ? entry.key : quoted(entry.key)) + ": " + flow(entry.value) + "\n";
-  return text.empty() ? "{}\n" : text;
-}
-
-namespace {
 
 Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model, const data::OpenOptions& open = {}) {
   WEFT_TRY_STATUS(check_for_peers(job));
@@ -476,8 +436,11 @@ Result<ReadyJob> ready_job(const OpenedJob& opened, const ResumeOptions& resume)
     WEFT_TRY(ready.beginning, read_beginning(resume, checked.job, checked.main, checked.event.steps));
     ready.submission.blobs.insert(ready.beginning->blobs.begin(), ready.beginning->blobs.end());
   }
+  if (!checked.main.adapters.empty())
+    add_text_file(std::string(kTravellingAdapters), to_json(checked.main.adapters), ready.submission);
   WEFT_TRY(ready.start, look_at_data(std::move(checked)));
-  const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  const onnx::RoleOptions asked{
+      .train = job.trained, .freeze = job.freeze, .spare = job.spared, .read = values_read(job.losses)};
   if (ready.beginning) {
     ready.start.first_step = ready.beginning->step + 1;
     ready.start.warnings.insert(ready.start.warnings.end(), ready.beginning->warnings.begin(),

@@ -16,6 +16,7 @@
 #include "storage/checkpoint.h"
 #include "storage/files.h"
 #include "storage/sha256.h"
+#include "train/adapter_files.h"
 #include "train/data_check.h"
 #include "train/initial_weights.h"
 #include "train/kept_checkpoints.h"
@@ -25,6 +26,7 @@
 #include "train/replicas_in_turn.h"
 #include "train/resumption.h"
 #include "train/session.h"
+#include "train/told.h"
 
 namespace weft::train {
 namespace {
@@ -71,16 +73,6 @@ Status write_state(peer::State& state, const std::vector<dag::StateKey>& keys,
   return {};
 }
 
-// What to tell before the first step.
-struct Told {
-  std::vector<std::string> warnings, notes;
-
-  void add(const std::vector<std::string>& more_warnings, const std::vector<std::string>& more_notes) {
-    warnings.insert(warnings.end(), more_warnings.begin(), more_warnings.end());
-    notes.insert(notes.end(), more_notes.begin(), more_notes.end());
-  }
-};
-
 // One run of a job. Members in the order in which they come to be.
 class Run {
  public:
@@ -120,12 +112,13 @@ class Run {
       WEFT_TRY(test_, data::open_dataset(*job_.test));
     }
     WEFT_TRY(total_steps_, job_.total_steps(dataset_->sample_count()));
-    WEFT_TRY(std::optional<onnx::OnnxModel> model, read_job_model(job_, initial_));
-    if (initial_) told_.add(initial_->warnings(), {initial_->note()});
+    WEFT_TRY(std::optional<onnx::OnnxModel> model, read_job_model(job_, model_.initial));
+    if (model_.initial) told_.add(model_.initial->warnings(), {model_.initial->note()});
     const bool automatic = job_.microbatch_size == 0;
     WEFT_TRY(job_, with_largest_microbatch(job_, *model));
     WEFT_TRY(Prepared training, prepare_training(job_, *model, *dataset_, peer::evaluate_reference));
     told_.add(training.warnings, training.notes);
+    model_.adapters = training.adapters;
     if (automatic)
       told_.warnings.push_back(
           "microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
@@ -448,13 +441,19 @@ class Run {
     skipped_steps_ = session_->skipped_steps();
     evaluation_.reset();  // the file is read again to be written: not beside gradients
     session_.reset();     // the state stays until it is, for a checkpoint where it cannot be
-    const auto written = write_result(job_, initial_, trained);
+    const auto written = write_result(job_, model_.initial, model_.adapters, trained);
     if (!written) return give_up(total_steps_, written.error());
     ResultEvent event = result_so_far(total_steps_);
     event.checkpoint.clear();
     event.output = written->trained;
     event.inference = written->inference;
+    if (!model_.adapters.empty()) {
+      state_.reset();  // its memory is for the models that are compared
+      event.adapter = adapter_folder(job_.output);
+      WEFT_TRY(event.merge, check_merge(job_, trained, event.output, dataset_, backend_));
+    }
     sink_(event);
+    if (event.merge) WEFT_TRY_STATUS(refuse_merge(*event.merge, event.output));
     return event;
   }
 
@@ -466,7 +465,10 @@ class Run {
 
   storage::Files files_;
   std::shared_ptr<const data::Dataset> dataset_, test_;
-  std::optional<InitialWeights> initial_;  // where the job says `init`
+  struct {
+    std::optional<InitialWeights> initial;  // where the job says `init`
+    Adapters adapters;
+  } model_;
   uint64_t total_steps_ = 0, first_step_ = 1;
   Told told_;
   std::string graph_hash_;

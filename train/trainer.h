@@ -15,6 +15,7 @@
 #include "configs/job.h"
 #include "dag/graph.h"
 #include "peer/backend/backend.h"
+#include "train/adapter_check.h"
 #include "train/outputs.h"
 
 namespace weft::train {
@@ -68,6 +69,8 @@ struct ResultEvent {
   std::filesystem::path output, inference;  // empty when stopped early
   std::filesystem::path checkpoint;         // of a run that ended early: where to go on from
   std::map<std::string, double> metrics;    // of the last evaluation
+  std::filesystem::path adapter{};          // of a job with adapters: their folder
+  std::optional<MergeCheck> merge{};        // and how the trained model computes
 };
 struct WarningEvent {
   uint64_t after_step = 0;

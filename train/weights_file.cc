@@ -55,7 +55,8 @@ Status check_weights_output(const fs::path& weights, const configs::Job& job) {
 Result<std::vector<std::string>> learnt_names(const configs::Job& job, const fs::path& model) {
   if (job.trained.empty() && job.losses.empty()) return std::vector<std::string>{};
   WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
-  const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  const onnx::RoleOptions asked{
+      .train = job.trained, .freeze = job.freeze, .spare = job.spared, .read = values_read(job.losses)};
   WEFT_TRY(const onnx::RoleTable roles, onnx::judge_roles(opened, asked, onnx::look_at(opened)));
   std::vector<std::string> names;
   for (const onnx::TensorRow& row : roles)

@@ -32,6 +32,8 @@ std::vector<std::string> data_files(const configs::Job& job, const fs::path& fol
           files.empty() || files.back() != file)
         files.push_back(std::move(file));
   }
+  for (const configs::AdapterEntry& entry : job.adapters)
+    if (!entry.file.empty()) files.push_back(in_folder(entry.file, folder));
   return files;
 }
 

@@ -9,6 +9,7 @@
 
 #include "dag/autodiff.h"
 #include "dag/lower.h"
+#include "dag/passes/adapt.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "tests/pipeline/one_run.h"
 #include "tests/support/cuts.h"
@@ -44,6 +45,27 @@ test::Model perceptron() {
   return model;
 }
 
+// With adapters beside weights that are frozen; one of them is a table that is multiplied, too.
+test::Model adapted_transformer() {
+  test::Model model = test::transformer(3, {.batch = kMicrobatchSize});
+  dag::GraphCopy frozen(model.graph, dag::op_table());
+  for (uint32_t i = 0; i < model.graph.ops().size(); ++i) frozen.copy(dag::OpId{i});
+  frozen.copy_outputs();
+  for (const dag::Initializer& initializer : model.graph.initializers())
+    frozen.builder().set_role(initializer.name, dag::InitializerRole::Frozen);
+  const Graph base = frozen.finish();
+  dag::Adapted adapted = value_or_fail(dag::adapt(
+      base, {.targets = {"*.q.weight", "*.fc.weight", "wte"}, .rank = 2, .alpha = 4, .dropout = 0.1},
+      /*trains=*/true, dag::op_table()));
+  for (const dag::Adapter& adapter : adapted.adapters)
+    for (const std::string& factor : {adapter.a(), adapter.b()})
+      model.weights[factor] =
+          test::random_tensor(5, model.weights.size(),
+                              adapted.graph.spec(adapted.graph.find_initializer(factor)->value).shape, 0.2);
+  model.graph = std::move(adapted.graph);
+  return model;
+}
+
 class Pipeline : public testing::TestWithParam<Case> {};
 
 TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
@@ -51,6 +73,7 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
   const auto backend = value_or_fail(peer::make_cpu_backend({.threads = 1}));
   const test::Model model = param.model == "residual"     ? test::residual_net(3, {.batch = kMicrobatchSize})
                             : param.model == "perceptron" ? perceptron()
+                            : param.model == "adapted"    ? adapted_transformer()
                                                           : test::transformer(3, {.batch = kMicrobatchSize});
   const Graph whole =
       dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())), dag::op_table(),
@@ -109,6 +132,11 @@ INSTANTIATE_TEST_SUITE_P(Models, Pipeline,
                                          Case{"residual", 3, 0.5, true}, Case{"residual", 3, 0, false, true},
                                          Case{"residual", 2, 0.5, false, true}, Case{"transformer", 2, 0.5},
                                          Case{"transformer", 3, 0, true}, Case{"transformer", 4, 0.5}));
+
+INSTANTIATE_TEST_SUITE_P(Adapters, Pipeline,
+                         testing::Values(Case{"adapted", 2, 0.5}, Case{"adapted", 4, 0},
+                                         Case{"adapted", 3, 0.5, true},
+                                         Case{"adapted", 2, 0.5, false, false, {2, 2}}));
 
 INSTANTIATE_TEST_SUITE_P(
     ExactReplicas, Pipeline,

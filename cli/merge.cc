@@ -1,0 +1,44 @@
+// weft merge: a model with adapters merged into its weights.
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/json_event.h"
+#include "cli/report.h"
+#include "train/adapter_files.h"
+
+namespace weft::cli {
+namespace {
+
+struct MergeOptions {
+  std::string model, folder, output;
+  std::string format = "text";
+};
+
+Result<int> run_merge(const MergeOptions& options) {
+  WEFT_TRY(const size_t count, train::merge_files(options.model, options.folder, options.output));
+  if (options.format == "json")
+    print_event(R"({"event":"result","status":"completed","adapters":)" + std::to_string(count) +
+                R"(,"output":)" + json_string(options.output) + "}");
+  else
+    std::printf("merged %zu adapters: %s and %s\n", count, options.output.c_str(),
+                onnx::inference_path(options.output).c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_merge(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("merge", "merge adapters into a model's weights");
+  auto options = std::make_shared<MergeOptions>();
+  command.option("model", options->model, "the ONNX file that the adapters were trained beside").required();
+  command
+      .option("adapters", options->folder,
+              "their folder: adapter_config.json and adapter_model.safetensors, of weft or of PEFT")
+      .required();
+  command.option("-o,--output", options->output, "the merged model").required();
+  command.format(options->format);
+  command.runs(chosen, [options] { return run_merge(*options); });
+}
+
+}  // namespace weft::cli

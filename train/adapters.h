@@ -1,0 +1,42 @@
+// The adapters of a job (dag/passes/adapt.h): put into its graph, begun, and merged into its model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "dag/onnx/export.h"
+#include "dag/onnx/import.h"
+#include "dag/onnx/model.h"
+#include "dag/passes/adapt.h"
+
+namespace weft::train {
+
+struct PlacedAdapter : dag::Adapter {
+  std::string module{};  // what files of adapters call it
+  bool operator==(const PlacedAdapter&) const = default;
+};
+using Adapters = std::vector<PlacedAdapter>;
+
+// Puts the job's adapters into the imported graph, as it is computed, and what they begin with into its
+// weights, drawn by the job's seed, the factor's name and the element. What is not trained is of role Frozen
+// then. Errors, with the place in the job file: NotFound, with names that are near, for a target that names
+// nothing; what dag::adapt says; what reading a file of adapters says, and NotFound or InvalidArgument where
+// a tensor of it is missing or of another shape.
+Result<Adapters> add_adapters(const configs::Job& job, const onnx::OnnxModel& model, bool trains,
+                              onnx::ImportedModel& imported);
+
+// What a checkpoint belongs to beside its graph: the values of constants.
+std::string describe(const Adapters& adapters);
+
+// The model's own tensors as they are to be written: in place of factors the weights that they are merged
+// into. Of `trained` and `base`, which it goes on to read, `base` has the adapters' weights; those in half
+// precision are merged and handed on in F32. One weight is held at a time.
+onnx::TrainedTensors merge_adapters(const Adapters& adapters, const onnx::TrainedTensors& base,
+                                    const onnx::TrainedTensors& trained);
+// The tensors of the model's file, and one of them as F32.
+onnx::TrainedTensors tensors_of(const onnx::OnnxModel& model);
+Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name);
+
+}  // namespace weft::train
