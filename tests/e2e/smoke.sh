@@ -334,6 +334,13 @@ FORM
 
 # ---- tools -------------------------------------------------------------------------------------------------
 
+row adapters 5 $python bench/adapters/run.py --weft "$build/weft" --rounds 1 --layers 1 --width 32 --heads 2 \
+    --vocabulary 256 --length 16 --steps 4 --rank 2 <<'FORM'
+ +trained +s a step +device MB +peak MB
+(full|lora) +@ +@ +@ +@
+adapters take @ of the time and @ of the memory; the merged model is @ from them, and @ from the base
+\{"time": @, "memory": @, "peak": @\}
+FORM
 row build 2 bench/build --size <<'FORM'
 others use this machine .*
 size of weft +@ MB of +@, ratio @
