@@ -13,6 +13,7 @@
 #include "compress/codec.h"
 #include "dag/arithmetic.h"
 #include "dag/graph.h"
+#include "dag/made_value.h"
 #include "dag/state.h"
 #include "dag/tensor.h"
 #include "dag/training.h"
@@ -75,6 +76,12 @@ struct BlobSource {
   std::vector<uint32_t> tensors{};       // of the list, by index
 };
 
+// A tensor of a list whose value no file has: a peer may make it, and then fetches no blob.
+struct MadeTensor {
+  uint32_t tensor = 0;  // of the list, by index
+  dag::MadeValue how{};
+};
+
 // What replicas agree about: with local steps a parameter that is trained or a running statistic, else the
 // gradient of a parameter.
 struct AgreedTensor {
@@ -127,6 +134,7 @@ struct AssignStage {
   std::string job_name{}, submitter{};
   std::optional<LocalTerms> local{};
   std::optional<ExactTerms> exact{};
+  std::vector<MadeTensor> made{};  // each tensor at most once
 };
 
 // The microbatches of a step that the seat's replica computes.

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/glob.h"
-#include "base/rng.h"
 #include "base/shortest.h"
 #include "configs/rename.h"
 #include "dag/op_table.h"
@@ -19,35 +18,20 @@ using configs::AdapterBegin;
 using configs::AdapterEntry;
 using configs::Job;
 
-// FNV-1a: which stream of draws a name has.
-uint64_t stream_of(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
-dag::Tensor drawn(dag::TensorSpec spec, const std::string& name, uint64_t seed, double bound,
-                  double deviation) {
-  dag::Tensor tensor(std::move(spec));
-  Rng rng(seed, stream_of(name));
-  for (float& value : tensor.mutable_as<float>())
-    value = static_cast<float>(deviation > 0 ? deviation * rng.normal() : bound * (2 * rng.uniform() - 1));
-  return tensor;
-}
-
 // As PEFT begins them.
 void begin(const PlacedAdapter& adapter, const dag::Shape& weight, AdapterBegin how, uint64_t seed,
-           dag::Weights& weights) {
-  const dag::TensorSpec a = dag::a_spec(adapter, weight), b = dag::b_spec(adapter, weight);
-  weights[adapter.a()] = dag::Tensor(a);
-  weights[adapter.b()] = dag::Tensor(b);
-  if (how == AdapterBegin::Zero) return;
+           std::map<std::string, dag::MadeValue>& made) {
   const bool is_table = adapter.form == dag::Adapter::Form::Table;
-  const std::string name = is_table ? adapter.b() : adapter.a();
-  const double deviation =
-      how == AdapterBegin::Normal ? 1 / static_cast<double>(adapter.rank) : (is_table ? 1 : 0);
-  weights[name] =
-      drawn(is_table ? b : a, name, seed, 1 / std::sqrt(static_cast<double>(a.shape[1])), deviation);
+  made[adapter.a()] = made[adapter.b()] = {};
+  if (how == AdapterBegin::Zero) return;
+  dag::MadeValue& drawn = made[is_table ? adapter.b() : adapter.a()];
+  drawn.seed = seed;
+  if (how == AdapterBegin::Normal)
+    drawn.deviation = 1 / static_cast<double>(adapter.rank);
+  else if (is_table)
+    drawn.deviation = 1;
+  else
+    drawn.bound = 1 / std::sqrt(static_cast<double>(dag::a_spec(adapter, weight).shape[1]));
 }
 
 // What an exporter in inference mode renames is known by the node: "/h.0/attn/c_attn/MatMul".
@@ -94,8 +78,8 @@ Status check_targets(const Job& job, const AdapterEntry& entry, const onnx::Onnx
   return {};
 }
 
-Result<Adapters> add_entry(const Job& job, const AdapterEntry& entry, const onnx::OnnxModel& model,
-                           bool trains, onnx::ImportedModel& imported) {
+Status add_entry(const Job& job, const AdapterEntry& entry, const onnx::OnnxModel& model, bool trains,
+                 onnx::ImportedModel& imported, AddedAdapters& added) {
   WEFT_TRY_STATUS(check_targets(job, entry, model, imported.graph));
   auto adapted = dag::adapt(imported.graph, entry, trains, dag::op_table());
   if (!adapted)
@@ -106,11 +90,18 @@ Result<Adapters> add_entry(const Job& job, const AdapterEntry& entry, const onnx
     const PlacedAdapter& placed = adapters.emplace_back(PlacedAdapter{adapter, module_of(adapter, entry)});
     const dag::Shape& weight =
         imported.graph.spec(imported.graph.find_initializer(adapter.weight)->value).shape;
-    begin(placed, weight, entry.begin, job.seed, imported.weights);
+    begin(placed, weight, entry.begin, job.seed, added.made);
+    for (const auto& [name, spec] :
+         {std::pair{adapter.a(), dag::a_spec(adapter, weight)}, {adapter.b(), dag::b_spec(adapter, weight)}})
+      imported.weights[name] = dag::make_value(added.made.at(name), spec, name);
   }
   if (entry.begin == AdapterBegin::File) {
     const Status taken = take_adapters(entry.file, adapters, job.trained, imported.weights);
     if (!taken) return fail(job.error(taken.error().code, entry.path + ".init", taken.error().message));
+    for (const PlacedAdapter& adapter : adapters) {
+      added.made.erase(adapter.a());
+      added.made.erase(adapter.b());
+    }
   }
   if (entry.begin == AdapterBegin::Zero && trains)
     imported.warnings.push_back("adapters that begin with `init: zero` have no gradient, and learn nothing");
@@ -119,20 +110,19 @@ Result<Adapters> add_entry(const Job& job, const AdapterEntry& entry, const onnx
                              (adapted->passed.size() == 1
                                   ? std::string()
                                   : "; nor beside " + std::to_string(adapted->passed.size() - 1) + " more"));
-  return adapters;
+  added.adapters.insert(added.adapters.end(), adapters.begin(), adapters.end());
+  return {};
 }
 
 }  // namespace
 
-Result<Adapters> add_adapters(const Job& job, const onnx::OnnxModel& model, bool trains,
-                              onnx::ImportedModel& imported) {
-  Adapters adapters;
-  for (const AdapterEntry& entry : job.adapters) {
-    WEFT_TRY(Adapters more, add_entry(job, entry, model, trains, imported));
-    adapters.insert(adapters.end(), more.begin(), more.end());
-  }
-  WEFT_TRY_STATUS(check_modules(job, adapters));
-  return adapters;
+Result<AddedAdapters> add_adapters(const Job& job, const onnx::OnnxModel& model, bool trains,
+                                   onnx::ImportedModel& imported) {
+  AddedAdapters added;
+  for (const AdapterEntry& entry : job.adapters)
+    WEFT_TRY_STATUS(add_entry(job, entry, model, trains, imported, added));
+  WEFT_TRY_STATUS(check_modules(job, added.adapters));
+  return added;
 }
 
 std::string describe(const Adapters& adapters) {

@@ -1,11 +1,13 @@
 // The adapters of a job (dag/passes/adapt.h): put into its graph, begun, and merged into its model.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "configs/job.h"
+#include "dag/made_value.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/model.h"
@@ -18,14 +20,18 @@ struct PlacedAdapter : dag::Adapter {
   bool operator==(const PlacedAdapter&) const = default;
 };
 using Adapters = std::vector<PlacedAdapter>;
+struct AddedAdapters {
+  Adapters adapters;
+  std::map<std::string, dag::MadeValue> made;  // of their factors those that no file has
+};
 
 // Puts the job's adapters into the imported graph, as it is computed, and what they begin with into its
 // weights, drawn by the job's seed, the factor's name and the element. What is not trained is of role Frozen
 // then. Errors, with the place in the job file: NotFound, with names that are near, for a target that names
 // nothing; what dag::adapt says; what reading a file of adapters says, and NotFound or InvalidArgument where
 // a tensor of it is missing or of another shape.
-Result<Adapters> add_adapters(const configs::Job& job, const onnx::OnnxModel& model, bool trains,
-                              onnx::ImportedModel& imported);
+Result<AddedAdapters> add_adapters(const configs::Job& job, const onnx::OnnxModel& model, bool trains,
+                                   onnx::ImportedModel& imported);
 
 // What a checkpoint belongs to beside its graph: the values of constants.
 std::string describe(const Adapters& adapters);

@@ -37,9 +37,7 @@ Status check_patterns(const Job& job, const onnx::OnnxModel& model) {
   return {};
 }
 
-struct Imported : onnx::ImportedModel {
-  Adapters adapters;
-};
+struct Imported : onnx::ImportedModel, AddedAdapters {};
 
 Result<Imported> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
                             const onnx::Evaluator& evaluator, bool training) {
@@ -61,9 +59,9 @@ Result<Imported> import_for(const Job& job, const onnx::OnnxModel& model, const 
   const bool changes = job.task == configs::Task::Train;
   WEFT_TRY(imported->graph,
            computed(imported->graph, changes ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile));
-  Imported result{*std::move(imported), {}};
-  WEFT_TRY(result.adapters, add_adapters(job, model, training, result));
-  return result;
+  if (!job.adapters.empty()) imported->notes.clear();  // of what `train` would do, which goes without them
+  WEFT_TRY(AddedAdapters added, add_adapters(job, model, training, *imported));
+  return Imported{*std::move(imported), std::move(added)};
 }
 
 // The column of the loss under `path`, as `sample_of` has the graph take a sample of it, fed to `input`, and
@@ -331,6 +329,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   });
   prepared.warnings = all_warnings(matching, imported);
   prepared.adapters = std::move(imported.adapters);
+  prepared.made = std::move(imported.made);
   prepared.notes = std::move(imported.notes);
   prepared.notes.insert(prepared.notes.end(), with_loss->notes.begin(), with_loss->notes.end());
   for (std::string& warning : loss_warnings(job, model)) prepared.warnings.push_back(std::move(warning));

@@ -41,9 +41,10 @@ struct Prepared {
   std::vector<data::Divisor> divisors;  // of training
   dag::LossTerms loss_terms;
   std::vector<std::string> warnings;
-  std::vector<std::string> notes;  // what is worth knowing, and no reason to worry
-  std::string identity;            // text of the graph: what a checkpoint belongs to
-  Adapters adapters;               // whose factors are among its initializers
+  std::vector<std::string> notes;              // what is worth knowing, and no reason to worry
+  std::string identity;                        // text of the graph: what a checkpoint belongs to
+  Adapters adapters;                           // whose factors are among its initializers
+  std::map<std::string, dag::MadeValue> made;  // of `weights` those that no file has: how they are made
 };
 
 // What `microbatch_size: auto` may become: Job::microbatch_sizes, of a model that was exported with a fixed

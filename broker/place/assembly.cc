@@ -45,6 +45,21 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
   return tensors;
 }
 
+// Those of them that are as they were made, by their places among these tensors.
+std::vector<proto::MadeTensor> made_again(const proto::AssignStage& before,
+                                          const std::vector<proto::TensorReference>& tensors) {
+  std::map<dag::StateKey, uint32_t> places;
+  for (uint32_t i = 0; i < tensors.size(); ++i) places[tensors[i].key] = i;
+  std::vector<proto::MadeTensor> made;
+  for (const proto::MadeTensor& one : before.made) {
+    const proto::TensorReference& tensor = before.tensors[one.tensor];
+    const auto at = places.find(tensor.key);
+    if (at != places.end() && tensors[at->second].sha256 == tensor.sha256)
+      made.push_back({at->second, one.how});
+  }
+  return made;
+}
+
 // Where replicas came or went, inner steps are counted anew from what all of them had made. Those that are
 // left out count as skipped, so that an optimizer's number of updates is what it was.
 void go_on_from(const SavedState& saved, proto::AssignStage& stage) {
@@ -287,6 +302,9 @@ Status Assembly::name_tensors(const SavedState& saved, proto::AssignStage& stage
       if (reference.spec != spec && !is_widened(reference.spec, spec))
         return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
                                               dag::to_string(reference.spec) + ", the model's another");
+      if (found == nullptr && terms_.made != nullptr)
+        if (const auto how = terms_.made->find(initializer.name); how != terms_.made->end())
+          stage.made.push_back({static_cast<uint32_t>(stage.tensors.size()), how->second});
       stage.tensors.push_back(reference);
       state.add_beside(saved, initializer.name, stage.tensors);
     }
@@ -310,6 +328,7 @@ Result<std::shared_ptr<const PlannedRun>> place_stages_again(const StartPlanning
     stage->data_key = run->data_key;
     stage->copy_rate = plan::copy_rate(copy_rate, request.cluster, request.placed[s]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, initial));
+    stage->made = made_again(*planned.assignment, stage->tensors);
     const proto::DeviceReport& device = request.candidates[request.placed[s]].device;
     // A plan that was recorded before classes were written down has been placed by them.
     if (!stage->device_class.fingerprint.empty() && stage->device_class.traits != device.traits)

@@ -32,7 +32,8 @@ struct JobTerms {
   };
   std::map<proto::ProgramKind, Program> programs{};
   using Initial = std::map<std::string, proto::TensorReference>;
-  const Initial* initial = nullptr;  // by initializer: the submitted value
+  const Initial* initial = nullptr;                             // by initializer: the submitted value
+  const std::map<std::string, dag::MadeValue>* made = nullptr;  // of some of these: how it is made
 };
 
 // What one stage runs of one graph.

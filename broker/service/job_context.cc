@@ -209,6 +209,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
   const bool trains = job.task == configs::Task::Train;
   const auto add = [&](ProgramKind kind, train::Prepared prepared, const data::Dataset& dataset) -> Status {
     WEFT_TRY_STATUS(add_initial(opened, prepared.graph, prepared.weights, blobs, *context));
+    context->made.insert(prepared.made.begin(), prepared.made.end());
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
     context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds),
                                std::move(prepared.bounds), std::move(prepared.divisors),

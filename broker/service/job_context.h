@@ -37,6 +37,7 @@ struct JobContext {
   std::map<proto::ProgramKind, Program> programs;
   // By initializer, those of a model that guesses by draft_name(): the submitted value.
   std::map<std::string, proto::TensorReference> initial;
+  std::map<std::string, dag::MadeValue> made;  // by initializer: those of them that no file has
   // Of a job that serves, which has no programs: its model, and what is known of it before a plan.
   std::shared_ptr<const train::ServedDecoder> served;
   proto::ServedModel served_model;

@@ -88,6 +88,7 @@ JobTerms terms_of(const JobContext& context, const StartPlanning& request, const
   for (const auto& [kind, program] : context.programs)
     terms.programs[kind] = {&program.graph, program.sample_count};
   terms.initial = &context.initial;
+  terms.made = &context.made;
   return terms;
 }
 

@@ -265,20 +265,24 @@ net::ConnectOptions PeerService::connect_options() const {
 }
 
 ControlConnection::Handlers PeerService::control_handlers() {
-  return {
-      .on_connected =
-          [this](const std::string& address) {
-            learn_reach(address);
-            carry_out(peer_->on_connected(loop_.now()));
-          },
-      .on_connect_failed =
-          [this](const Error& error) { carry_out(peer_->on_connect_failed(loop_.now(), error)); },
-      .on_lost =
-          [this](const Error& error) {
-            carry_out(peer_->on_lost(loop_.now(), error));
-            drop_control();
-          },
-      .on_message = [this](const Message& message) { carry_out(peer_->on_message(loop_.now(), message)); }};
+  return {.on_connected =
+              [this](const std::string& address) {
+                learn_reach(address);
+                carry_out(peer_->on_connected(loop_.now()));
+              },
+          .on_connect_failed =
+              [this](const Error& error) { carry_out(peer_->on_connect_failed(loop_.now(), error)); },
+          .on_lost =
+              [this](const Error& error) {
+                carry_out(peer_->on_lost(loop_.now(), error));
+                drop_control();
+              },
+          .on_message =
+              [this](const Message& message) {
+                if (const auto* assignment = std::get_if<proto::AssignStage>(&message))
+                  made_.learn(*assignment);
+                carry_out(peer_->on_message(loop_.now(), message));
+              }};
 }
 
 // Where the broker is decides where it may point.
@@ -354,6 +358,10 @@ void PeerService::on_hashed(uint64_t generation, const Task& task,
 }
 
 void PeerService::fetch_blob(const FetchBlob& fetch) {
+  if (auto made = made_.make(fetch.sha256)) {
+    blobs_.keep(fetch.sha256, *std::move(made));
+    return carry_out(peer_->on_blob(loop_.now(), fetch.sha256, {}));
+  }
   BulkService::Wanted wanted{.sha256 = fetch.sha256,
                              .size = fetch.size,
                              .rate = fetch.rate,

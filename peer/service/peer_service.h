@@ -24,6 +24,7 @@
 #include "peer/service/dial_guard.h"
 #include "peer/service/inbox.h"
 #include "peer/service/link_service.h"
+#include "peer/service/made_blobs.h"
 #include "peer/service/work_done.h"
 #include "security/identity.h"
 
@@ -109,6 +110,7 @@ class PeerService {
   bool carrying_out_ = false;
   ControlConnection control_;
   BlobsInMemory blobs_;
+  MadeBlobs made_;
   std::map<uint64_t, Stage> stages_;  // by the machine's generation
   WorkCounter work_;
   std::unique_ptr<net::Loop::Timer> timer_;

@@ -158,6 +158,31 @@ Status get(const wire::BlobSource& from, BlobSource& to) {
   return read.status();
 }
 
+void put(const MadeTensor& from, wire::MadeTensor& to) {
+  to.set_tensor(from.tensor);
+  to.set_seed(from.how.seed);
+  to.set_bound(from.how.bound);
+  to.set_deviation(from.how.deviation);
+}
+Status get(const wire::MadeTensor& from, MadeTensor& to) {
+  Reader read("MadeTensor");
+  to.tensor = from.tensor();
+  to.how.seed = from.seed();
+  read.not_negative(from.bound(), to.how.bound, "bound");
+  read.not_negative(from.deviation(), to.how.deviation, "deviation");
+  return read.status();
+}
+
+Status check_made(const std::vector<MadeTensor>& made, size_t tensors) {
+  std::vector<bool> is_made(tensors, false);
+  for (const MadeTensor& one : made) {
+    if (one.tensor >= tensors || is_made[one.tensor])
+      return fail(ErrorCode::OutOfRange, "made: a tensor that is not in the list, or is there twice");
+    is_made[one.tensor] = true;
+  }
+  return {};
+}
+
 Status check_sources(const std::vector<BlobSource>& sources, size_t tensors) {
   std::vector<bool> has_one(tensors, false);
   for (const BlobSource& source : sources)
@@ -297,6 +322,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_submitter(put_text(from.submitter, kNameMax));
   if (from.local) put(*from.local, *to.mutable_local());
   if (from.exact) put(*from.exact, *to.mutable_exact());
+  put_list(from.made, *to.mutable_made());
 }
 
 namespace {
@@ -407,10 +433,11 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   read.name(from.submitter(), to.submitter, "submitter");
   if (from.has_local()) read.part(from.local(), to.local.emplace(), "local");
   if (from.has_exact()) read.part(from.exact(), to.exact.emplace(), "exact");
+  read.list(from.made(), to.made, kListMax, "made");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
-       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size()), check_local(to),
-        check_exact(to)})
+       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size()),
+        check_made(to.made, to.tensors.size()), check_local(to), check_exact(to)})
     if (!checked) return fail(checked.error().within("AssignStage"));
   return {};
 }

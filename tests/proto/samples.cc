@@ -184,6 +184,8 @@ class Maker {
         fill(to.tensors.back().sha256);
       }
     to.sources = sources_of(to.tensors.size());
+    for (uint32_t tensor = 0; tensor < to.tensors.size(); ++tensor)
+      if (chance()) to.made.push_back({tensor, {rng_.next_u64(), positive(), positive()}});
     fill_all(to.lends);
     for (uint32_t stage = 0; stage < to.stage_count; ++stage) {
       if (stage == to.seat.stage) continue;
