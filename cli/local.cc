@@ -140,7 +140,10 @@ Result<int> run_local(const LocalOptions& options) {
   }
   if (result.stopped) return kExitStopped;
   if (!options.also.empty()) WEFT_TRY_STATUS(write_also(options.also, job));
-  return kExitOk;
+  if (!result.merge) return kExitOk;
+  const Status good = train::refuse_merge(*result.merge, result.output);
+  if (!good) std::fprintf(stderr, "weft: error: %s\n", good.error().message.c_str());
+  return good ? kExitOk : kExitFailed;
 }
 
 }  // namespace

@@ -453,7 +453,6 @@ class Run {
       WEFT_TRY(event.merge, check_merge(job_, trained, event.output, dataset_, backend_));
     }
     sink_(event);
-    if (event.merge) WEFT_TRY_STATUS(refuse_merge(*event.merge, event.output));
     return event;
   }
 

@@ -27,6 +27,8 @@ says help optimizer
 says local "$job" --set steps=4 --set evaluate_every=2 --set checkpoint.steps=2 --set "output=$work/local.onnx"
 says local "$job" --set steps=4 --set replicas=2 --set "sync={every: 1}" --set "output=$work/replicas.onnx"
 says local "$job" --set optimizer.learning_rate=1e30 --set steps=30 --set "output=$work/lost.onnx"
+says local "$job" --set freeze=null --set steps=2 --set 'adapters={type: lora, rank: 2, targets: ["*"]}' --set "output=$work/adapted.onnx"
+says merge "$work/model.onnx" "$work/adapted.adapter" -o "$work/merged.onnx"
 says inspect "$work/model.onnx" --batch 2
 says inspect "$work/table.csv"
 says predict "$work/local.inference.onnx" "$work/data.npz" -o "$work/out.npz" --input x=image

@@ -11,9 +11,11 @@
 #include "configs/job.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/model.h"
+#include "data/npz_writer.h"
 #include "data/safetensors.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/onnx/models.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
 #include "train/adapter_files.h"
@@ -150,6 +152,23 @@ TEST_F(AdapterJobs, AFolderIsMergedAgain) {
   EXPECT_NE(wrong.error().message.find("no initializer 'none'"), std::string::npos) << wrong.error().message;
 }
 
+TEST_F(AdapterJobs, ModulesMayHaveOtherNames) {
+  const Run trained = run("gpt3", {"adapters={type: lora, rank: 2, targets: ['*.c_fc.weight'], names: "
+                                   "{'^h\\.': 'transformer.h.', 'c_fc$': 'mlp.c_fc'}}",
+                                   kFast, "steps=2"});
+  ASSERT_TRUE(trained.error.empty()) << trained.error;
+  const auto file = data::TensorFiles::open(trained.result.adapter / "adapter_model.safetensors");
+  ASSERT_TRUE(file.has_value()) << file.error().message;
+  EXPECT_TRUE(file->tensors().contains("base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight"));
+  const auto model = onnx::read_model(scratch_.folder() / "gpt3" / "model.onnx");
+  EXPECT_TRUE(train::read_adapter_folder(trained.result.adapter, *model).has_value());
+  fs::remove(trained.result.adapter / "adapters.json");
+  const auto foreign = train::read_adapter_folder(trained.result.adapter, *model);
+  ASSERT_FALSE(foreign.has_value());
+  EXPECT_NE(foreign.error().message.find("no initializer 'transformer.h.0.mlp.c_fc.weight'"),
+            std::string::npos);
+}
+
 TEST_F(AdapterJobs, DescriptionsComeBackAsTheyWere) {
   const train::Adapters adapters{{{.weight = "a\"b\n",
                                    .node = {},
@@ -255,6 +274,64 @@ TEST_F(AdapterJobs, PointwiseKernelsAndTensorsTrainedWhole) {
       << describe(*trained.result.merge);
   const std::string config = test::read_file(trained.result.adapter / "adapter_config.json");
   EXPECT_NE(config.find("\"modules_to_save\": [\"classifier.1\"]"), std::string::npos) << config;
+}
+
+// logits = x W, of a weight in bfloat16 as large as `size`.
+void write_half_job(const fs::path& folder, float size) {
+  onnx::testing::ModelMaker maker;
+  maker.input("x", {-1, 4}).output("logits");
+  auto& weight = *maker.graph().add_initializer();
+  weight.set_name("head.weight");
+  weight.set_data_type(onnx::pb::TensorProto::BFLOAT16);
+  weight.add_dims(4);
+  weight.add_dims(3);
+  for (int i = 0; i < 12; ++i) weight.add_int32_data(dag::bf16_from_float(size * static_cast<float>(i - 6)));
+  onnx::testing::attribute(maker.node("Cast", {"head.weight"}, {"wide"}), "to",
+                           int64_t{onnx::pb::TensorProto::FLOAT});
+  maker.node("MatMul", {"x", "wide"}, {"logits"});
+  onnx::testing::write_bytes(folder / "model.onnx", maker.bytes());
+  std::vector<float> x(48);
+  std::vector<int64_t> label(12);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7) % 11) / 5 - 1;
+  for (size_t i = 0; i < label.size(); ++i) label[i] = static_cast<int64_t>(i % 3);
+  const data::NpzArray arrays[] = {{"x", dag::make_tensor({12, 4}, std::span<const float>(x))},
+                                   {"label", dag::make_tensor({12}, std::span<const int64_t>(label))}};
+  const auto bytes = data::npz_bytes(arrays);
+  ASSERT_TRUE(bytes.has_value());
+  std::ofstream(folder / "train.npz", std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
+  std::ofstream(folder / "job.yaml")
+      << "model: model.onnx\ntask: train\ninputs: {x: x}\n"
+         "loss: {type: cross_entropy, logits: logits, labels: label}\n"
+         "data: {train: {type: npz, path: train.npz}}\nbatch_size: 6\nsteps: 6\n"
+         "optimizer: {type: sgd, learning_rate: 0.3}\n"
+         "adapters: {type: lora, rank: 2, targets: [\"head.*\"]}\noutput: trained.onnx\n";
+}
+
+TEST_F(AdapterJobs, AHalfStaysAHalf) {
+  write_half_job(scratch_.folder(), 0.1f);
+  const auto job = configs::load_job(scratch_.folder() / "job.yaml", {});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  const auto result = train::train(*job, *cpu(), {}, [](const train::Event&) {});
+  ASSERT_TRUE(result.has_value()) << result.error().message;
+  EXPECT_LT(result->merge->merged, result->merge->base) << describe(*result->merge);
+  EXPECT_GT(result->merge->merged, 1e-5) << "it was rounded";
+  const auto merged = onnx::read_model(result->output);
+  EXPECT_EQ(merged->weights().at("head.weight").dtype(), dag::DType::BF16);
+}
+
+TEST_F(AdapterJobs, WhatAHalfLosesIsSaid) {
+  write_half_job(scratch_.folder(), 3000);
+  const auto job = configs::load_job(scratch_.folder() / "job.yaml", {});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  const auto result = train::train(*job, *cpu(), {}, [](const train::Event&) {});
+  ASSERT_TRUE(result.has_value()) << result.error().message;
+  ASSERT_TRUE(result->merge.has_value());
+  EXPECT_FALSE(result->merge->is_good()) << describe(*result->merge);
+  const Status refused = train::refuse_merge(*result->merge, result->output);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("what was learnt is lost in the numbers of"), std::string::npos);
+  EXPECT_TRUE(fs::exists(scratch_.folder() / "trained.adapter" / "adapter_model.safetensors"));
 }
 
 TEST_F(AdapterJobs, WhatIsWrongIsSaidWithItsPlace) {
