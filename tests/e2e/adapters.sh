@@ -51,6 +51,24 @@ local_run on --set "adapters=[$full, $more]"
 same_file "from a file of adapters, on peers" "$work/on.onnx" "$work/out.onnx"
 if cmp -s "$work/on.onnx" "$work/alone.onnx"; then fail "nothing more was learnt"; fi
 
+# ---- a peer that is lost, and replicas that add each step's gradients
+
+start_peer c --device cpu:1 --listen 127.0.0.1:0
+long=(--set steps=400 --set "adapters=[$adapters, $full]")
+local_run whole "${long[@]}"
+submit_job "$job" "${sets[@]}" "${long[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
+wait_for_step 30
+lose_peer "$(active_peers | head -n 1)"
+finish_job
+[ "$RESULT" = completed ] || fail "the job ended as $RESULT"
+same_file "with a peer that was lost" "$work/whole.onnx" "$work/out.onnx"
+same_folder "with a peer that was lost" "$work/whole.adapter" "$work/out.adapter"
+exact=("${sets[@]}" --set "adapters=[$adapters, $full]" --set gradient_ranges=2)
+local_run ranges "${exact[@]}"
+"$weft" submit "$job" "${exact[@]}" --set replicas=2 --set sync=step --set placement.stages=1 --set "output=$work/out.onnx" >"$work/submit.txt" 2>&1 ||
+  fail "submit: $(cat "$work/submit.txt")"
+same_file "in two replicas that add their gradients" "$work/ranges.onnx" "$work/out.onnx"
+
 # ---- what is refused
 
 before=$("$weft" jobs --format json | wc -l)
