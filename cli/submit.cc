@@ -19,6 +19,7 @@
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
+#include "train/fetched_check.h"
 #include "train/initial_weights.h"
 #include "train/outer_record.h"
 #include "train/outputs.h"
@@ -265,13 +266,12 @@ class Submit {
         client_.reset();
         WEFT_TRY(client_, reconnect(*access_));
       }
-      const Status status = write_output(job, followed);
-      if (status) return kExitOk;
-      if (!client_->lost()) return fail(status.error());
+      const Result<int> code = write_output(job, followed);
+      if (code || !client_->lost()) return code;
     }
   }
 
-  Status write_output(const configs::Job& job, const Followed& followed) {
+  Result<int> write_output(const configs::Job& job, const Followed& followed) {
     WEFT_TRY(const auto result, client_->ask<proto::JobResult>(proto::GetResult{job_}));
     if (job.task == configs::Task::Predict) {
       WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
@@ -279,7 +279,7 @@ class Submit {
       for (const auto& port : model.outputs()) order.push_back(port.name);
       WEFT_TRY_STATUS(fetch_predictions(*client_, result, order, job.output));
       report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
-      return {};
+      return kExitOk;
     }
     WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output));
     if (!options_.also.empty()) WEFT_TRY_STATUS(write_also(result, job.output, options_.also));
@@ -291,8 +291,24 @@ class Submit {
     event.inference = written.inference;
     event.adapter = written.adapter;
     event.metrics = followed.metrics;
+    if (!event.adapter.empty()) compare(job, event);
     report_->show(train::Event(event));
-    return {};
+    if (!event.merge) return kExitOk;
+    const Status good = train::refuse_merge(*event.merge, event.output);
+    if (!good) say(stderr, "weft: error: {}\n", good.error().message);
+    return good ? kExitOk : kExitFailed;
+  }
+
+  // The merged model with its adapters. What is written stays, also where they cannot be compared here.
+  static void compare(const configs::Job& job, train::ResultEvent& event) {
+    const auto backend = make_backend(BackendOptions{});
+    auto check =
+        backend ? train::check_fetched(job, event.output, event.adapter, **backend) : fail(backend.error());
+    if (check)
+      event.merge = *check;
+    else
+      say(stderr, "warning: the merged model was not compared with its adapters: {}\n",
+          check.error().message);
   }
 
   // Who made which steps: `weft local --replay` makes them again.

@@ -7,8 +7,11 @@
 #include <optional>
 #include <vector>
 
+#include "dag/onnx/outline.h"
 #include "data/loader.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/adapter_files.h"
+#include "train/fetched_check.h"
 #include "train/initial_weights.h"
 #include "train/prepare.h"
 #include "train/session.h"
@@ -96,6 +99,25 @@ Status refuse_merge(const MergeCheck& check, const std::filesystem::path& merged
                                         ": what was learnt is lost in the numbers of " + merged.string() +
                                         ", which are too coarse for it; use the adapters beside the model, "
                                         "or export it in float32");
+}
+
+Result<std::optional<MergeCheck>> check_fetched(const configs::Job& job, const std::filesystem::path& merged,
+                                                const std::filesystem::path& adapter,
+                                                peer::Backend& backend) {
+  WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : model.weights()) bytes += tensor.spec().bytes().value;
+  if (bytes > kFetchedCheckMax) return std::optional<MergeCheck>();
+  WEFT_TRY(const AdapterFolder folder, read_adapter_folder(adapter, model));
+  dag::Weights trained;
+  for (const auto& [name, spec] : folder.tensors.specs) {
+    WEFT_TRY(trained[name], read_float(folder.tensors, name));
+  }
+  WEFT_TRY(const auto sizes, microbatch_sizes(job, model));
+  const configs::Job smallest = job.with_microbatch_size(sizes.front());
+  WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
+  WEFT_TRY(const MergeCheck check, check_merge(smallest, trained, merged, dataset, backend));
+  return std::optional(check);
 }
 
 }  // namespace weft::train

@@ -37,6 +37,7 @@ for name in a b; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
 "$weft" submit "$job" "${sets[@]}" --set "adapters=[$adapters, $full]" --set placement.stages=2 --set "output=$work/out.onnx" >"$work/submit.txt" 2>&1 ||
   fail "submit: $(cat "$work/submit.txt")"
 same_file "in two stages on peers" "$work/alone.onnx" "$work/out.onnx"
+grep -q 'outputs of the merged model: .* from the adapters' "$work/submit.txt" || fail "nothing is compared: $(cat "$work/submit.txt")"
 same_folder "in two stages on peers" "$work/alone.adapter" "$work/out.adapter"
 "$weft" fetch 1 -o "$work/fetched.onnx" >"$work/fetch.txt" 2>&1 || fail "fetch: $(cat "$work/fetch.txt")"
 same_file "fetched" "$work/alone.onnx" "$work/fetched.onnx"
