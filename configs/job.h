@@ -15,9 +15,9 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "configs/yaml.h"
+#include "dag/adapter_terms.h"
 #include "dag/arithmetic.h"
 #include "dag/loss.h"
-#include "dag/passes/adapt.h"
 #include "dag/training.h"
 #include "data/data_spec.h"
 #include "plan/compression.h"
@@ -102,8 +102,16 @@ struct ReplicaChoice {
   bool shares = false;     // of a round, where the job names none
 };
 
-// Its terms of training and its borders are members like the others.
-struct Job : dag::TrainingTerms, dag::Borders {
+// Which tensors are trained, and what beside them; of Task::Train.
+struct WhatIsTrained {
+  // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles). With adapters everything
+  // is frozen but what entries of type full name: these are `trained` and `spared`, in the order of the file.
+  std::vector<std::string> trained, freeze, spared;
+  std::vector<AdapterEntry> adapters;
+};
+
+// Its terms of training, its borders and what is trained are members like the others.
+struct Job : dag::TrainingTerms, dag::Borders, WhatIsTrained {
   std::string source;             // the file's name, for messages
   bool from_options = false;      // it was made of a command's options: messages speak of them, not of keys
   std::filesystem::path model;    // empty where `serve` names a job
@@ -121,10 +129,6 @@ struct Job : dag::TrainingTerms, dag::Borders {
   std::optional<uint64_t> steps;          // for Task::Train exactly one of these is set
   std::optional<uint64_t> epochs;
   bool shuffle = true;
-  // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles). With adapters everything
-  // is frozen but what entries of type full name: these are `trained` and `spared`, in the order of the file.
-  std::vector<std::string> trained, freeze, spared;
-  std::vector<AdapterEntry> adapters;  // of Task::Train
   std::filesystem::path output;
   PlacementTerms placement;
   replicas::ReplicaTerms replicas;  // of as many as there are at least; `weft local` computes these

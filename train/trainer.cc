@@ -73,6 +73,19 @@ Status write_state(peer::State& state, const std::vector<dag::StateKey>& keys,
   return {};
 }
 
+// Weights of the graph that the state holds and training leaves as they are.
+std::vector<dag::StateKey> untrained_weights(const dag::Graph& graph,
+                                             const std::vector<dag::StateKey>& trained_state,
+                                             const peer::State& state) {
+  const std::set<dag::StateKey> trained(trained_state.begin(), trained_state.end());
+  std::vector<dag::StateKey> keys;
+  for (const dag::Initializer& initializer : graph.initializers()) {
+    dag::StateKey key = dag::of_initializer(initializer.name);
+    if (!trained.contains(key) && state.find(key) != nullptr) keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
 // One run of a job. Members in the order in which they come to be.
 class Run {
  public:
@@ -135,7 +148,7 @@ class Run {
     state_ = std::make_shared<peer::State>(backend_);
     WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, state_));
     trained_state_ = dag::trained_state(session_->executor().graph(), job_.optimizer);
-    untrained_ = untrained_weights();
+    untrained_ = untrained_weights(session_->executor().graph(), trained_state_, *state_);
     if (evaluation) {
       WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), job_, state_));
     }
@@ -186,16 +199,6 @@ class Run {
          {said, use == DataUse::Train ? sample_notes(job_, count) : test_notes(job_, prepared, count)})
       told_.add(notes, {});
     return {};
-  }
-
-  std::vector<dag::StateKey> untrained_weights() const {
-    const std::set<dag::StateKey> trained(trained_state_.begin(), trained_state_.end());
-    std::vector<dag::StateKey> keys;
-    for (const dag::Initializer& initializer : session_->executor().graph().initializers()) {
-      dag::StateKey key = dag::of_initializer(initializer.name);
-      if (!trained.contains(key) && state_->find(key) != nullptr) keys.push_back(std::move(key));
-    }
-    return keys;
   }
 
   // What decides the bits: the device's fingerprint, and the precision of products where it is not float32.

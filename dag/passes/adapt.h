@@ -8,21 +8,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "dag/adapter_terms.h"
 #include "dag/graph.h"
 #include "dag/op_table.h"
 
 namespace weft::dag {
-
-inline constexpr int64_t kAdapterRankMax = 4096;
-
-// What is asked for.
-struct AdapterTerms {
-  // Globs over initializers, and over the names of the nodes that read one.
-  std::vector<std::string> targets{};
-  int64_t rank = 8;    // 1 to kAdapterRankMax
-  double alpha = 8;    // scale * rank
-  double dropout = 0;  // of what A reads, in training; a table's indices are not dropped
-};
 
 // What stands beside one weight.
 struct Adapter {

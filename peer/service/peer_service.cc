@@ -31,6 +31,13 @@ BulkTransfers::PutOptions put_options(const UploadBlob& upload) {
           .packs = upload.packs,
           .owner = upload.generation};
 }
+net::ConnectOptions connect_options(const PeerServiceOptions& from) {
+  net::ConnectOptions options;
+  options.identity = from.identity;
+  options.expected = from.broker_key;
+  if (from.shape) options.shape = from.shape("");
+  return options;
+}
 PeerEffects tell_not_finite(Peer& peer, Instant now, uint64_t generation, const plan::Seat& from,
                             const proto::TensorHeader& header) {
   const Error error = not_finite(header, from);
@@ -45,7 +52,7 @@ PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
     : loop_(loop),
       options_(std::move(options)),
       control_(
-          loop_, options_.broker, [this] { return connect_options(); }, control_handlers()),
+          loop_, options_.broker, [this] { return connect_options(options_); }, control_handlers()),
       dials_(std::make_shared<DialGuard>(DialGuard::Options{
           .dials_private = options_.dials_private,
           .log = [&loop,
@@ -255,14 +262,6 @@ void PeerService::carry_out_one(PeerEffect& effect) {
 }
 
 // ---- the control connection
-
-net::ConnectOptions PeerService::connect_options() const {
-  net::ConnectOptions options;
-  options.identity = options_.identity;
-  options.expected = options_.broker_key;
-  if (options_.shape) options.shape = options_.shape("");
-  return options;
-}
 
 ControlConnection::Handlers PeerService::control_handlers() {
   return {.on_connected =

@@ -77,7 +77,6 @@ class PeerService {
   void arm_timer();
   void log(const std::string& line) { options_.log(line); }
   // The control connection (peer_service.cc)
-  net::ConnectOptions connect_options() const;
   ControlConnection::Handlers control_handlers();
   void drop_control(Duration linger = {});
   void learn_reach(const std::string& broker);
