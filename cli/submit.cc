@@ -238,6 +238,9 @@ class Submit {
                    {.follow = true, .status_every = std::chrono::seconds(lively ? 1 : 5)}, *report_);
     if (!followed) return leave(followed.error());
     if (followed->state != proto::JobState::Finished || serves_) {
+      // What it is resumed from, or fetched as it is, was made so.
+      if (followed->state == proto::JobState::Stopped && !followed->plans.empty() && followed->step > 0)
+        WEFT_TRY_STATUS(write_record(job, followed->plans, followed->step));
       report_->show(EndEvent{job_,
                              std::string(to_string(followed->state)),
                              followed->reason,

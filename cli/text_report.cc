@@ -203,7 +203,7 @@ class TextReport : public Report {
     line(fmt::format("{} seconds: {:.0f}", options_.summary ? "demo" : "training", e.seconds));
   }
   void show_metrics(const std::map<std::string, double>& metrics) {
-    for (const char* name : {"loss", "accuracy"})
+    for (const char* name : {"loss", "accuracy", "perplexity"})
       if (const auto metric = metrics.find(name); metric != metrics.end())
         line(fmt::format("test {}: {:.4f}", name, metric->second));
   }

@@ -1,6 +1,7 @@
 #include "dag/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "dag/loss.h"
@@ -31,6 +32,13 @@ double EvaluationSums::loss() const {
   for (size_t i = 0; i < terms_.count(); ++i)
     if (counted_[i] != 0) sum += terms_.weights[i] * (loss_[i] / counted_[i]);
   return sum;
+}
+
+std::map<std::string, double> EvaluationSums::metrics(bool has_accuracy) const {
+  std::map<std::string, double> metrics{{"loss", loss()}};
+  if (has_accuracy) metrics["accuracy"] = accuracy();
+  if (terms_.is_of_tokens) metrics["perplexity"] = std::exp(metrics["loss"]);
+  return metrics;
 }
 
 }  // namespace weft::dag

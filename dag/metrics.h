@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,8 @@ struct LossTerms {
   // Hits are a part of a number of their own, which follows those of the terms: the term's Counted is
   // weighted.
   bool counts_hits_apart = false;
+  // The loss is the mean cross entropy of a text's next tokens, in nats.
+  bool is_of_tokens = false;
 
   size_t count() const { return weights.size(); }
   size_t counted() const { return count() + counts_hits_apart; }  // numbers that Counted has
@@ -44,6 +48,9 @@ class EvaluationSums {
   double accuracy() const {
     return correct_ / (terms_.counts_hits_apart ? counted_.back() : counted_[terms_.accuracy_term]);
   }
+  // What people are told, by name: loss; accuracy, where hits were counted; of tokens also perplexity, the
+  // loss as a power of e.
+  std::map<std::string, double> metrics(bool has_accuracy) const;
 
  private:
   LossTerms terms_;

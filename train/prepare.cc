@@ -289,6 +289,15 @@ uint32_t microbatches_at_once(const Job& job) {
   return job.task == configs::Task::Train ? job.batch_size / job.microbatch_size : 8;
 }
 
+dag::LossTerms loss_terms_of(const Job& job) {
+  dag::LossTerms terms = dag::loss_terms(job.losses);
+  if (job.losses.size() != 1 || !job.test || !std::holds_alternative<data::TextSpec>(*job.test)) return terms;
+  const dag::LossSpec& loss = job.losses.front();
+  terms.is_of_tokens = loss.type == dag::LossType::CrossEntropy && loss.weight == 1 &&
+                       loss.label_smoothing == 0 && loss.class_weights.empty() && loss.sample_weights.empty();
+  return terms;
+}
+
 Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
                                   const onnx::Evaluator& evaluator) {
   return prepare_training(job, model, FromDataset(job, model, dataset), evaluator);
@@ -315,7 +324,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   WEFT_TRY_STATUS(check_precision_of_parameters(job, *differentiated));
   WEFT_TRY_STATUS(check_groups(job, *differentiated));
   Prepared prepared;
-  prepared.loss_terms = dag::loss_terms(job.losses);
+  prepared.loss_terms = loss_terms_of(job);
   prepared.bounds = find_bounds(with_loss->graph);
   prepared.divisors = divisors_of(with_loss->divisors, matching.feeds);
   prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses) +
@@ -348,7 +357,7 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
       dag::attach_evaluation_loss(imported.graph, job.losses, columns, job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
   Prepared prepared;
-  prepared.loss_terms = dag::loss_terms(job.losses);
+  prepared.loss_terms = loss_terms_of(job);
   prepared.bounds = find_bounds(*with_loss);
   prepared.graph = std::move(*with_loss);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));

@@ -47,6 +47,9 @@ struct Prepared {
   std::map<std::string, dag::MadeValue> made;  // of `weights` those that no file has: how they are made
 };
 
+// What evaluation must know of the job's losses, and of what they are the losses of.
+dag::LossTerms loss_terms_of(const configs::Job& job);
+
 // What `microbatch_size: auto` may become: Job::microbatch_sizes, of a model that was exported with a fixed
 // batch that one alone. InvalidArgument when the batch is no multiple of it.
 Result<std::vector<uint32_t>> microbatch_sizes(const configs::Job& job, const onnx::OnnxModel& model);

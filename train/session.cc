@@ -226,6 +226,7 @@ Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
   }
   metrics.loss = sums.loss();
   if (has_accuracy) metrics.accuracy = sums.accuracy();
+  metrics.by_name = sums.metrics(has_accuracy);
   return metrics;
 }
 

@@ -97,6 +97,7 @@ class EvaluationSession {
     uint64_t samples = 0;
     double loss = 0;                 // mean over what counts: samples, or labels; of several losses the sum
     std::optional<double> accuracy;  // with cross_entropy; of several the first
+    std::map<std::string, double> by_name;  // these, and what else people are told
   };
   // Reads `dataset` through.
   Result<Metrics> evaluate(const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size);

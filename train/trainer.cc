@@ -351,8 +351,7 @@ class Run {
   Status evaluate(uint64_t step) {
     if (!evaluation_) return {};
     WEFT_TRY(const auto metrics, evaluation_->evaluate(test_, job_.microbatch_size));
-    metrics_ = {{"loss", metrics.loss}};
-    if (metrics.accuracy) metrics_["accuracy"] = *metrics.accuracy;
+    metrics_ = metrics.by_name;
     sink_(EvaluationEvent{step, metrics.samples, metrics_});
     return {};
   }

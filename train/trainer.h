@@ -45,7 +45,7 @@ struct StepEvent {
 struct EvaluationEvent {
   uint64_t after_step = 0;
   uint64_t samples = 0;
-  std::map<std::string, double> metrics;  // loss; accuracy with cross_entropy
+  std::map<std::string, double> metrics;  // loss; accuracy with cross_entropy; perplexity of a text
   std::string codecs{};                   // of compressed links that it ran over
 };
 struct CheckpointEvent {

@@ -127,8 +127,7 @@ std::optional<proto::JobEvent> ForwardPass::finish(uint64_t committed) {
     sums.add(loss, counted, plan_->accuracy ? *correct_[m] : 0);
     samples += samples_of(m);
   }
-  metrics_ = {{"loss", sums.loss()}};
-  if (plan_->accuracy) metrics_["accuracy"] = sums.accuracy();
+  metrics_ = sums.metrics(plan_->accuracy);
   proto::JobEvent event;
   event.kind = proto::JobEventKind::Evaluation;
   event.step = evaluated_ = inner_.made(step_);

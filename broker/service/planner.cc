@@ -78,7 +78,7 @@ JobTerms terms_of(const JobContext& context, const StartPlanning& request, const
   if (local && job.may_grow()) terms.run.replicas_max = job.replica_choice.count_max;
   terms.run.training = {job, local ? last_inner_step(*local) : context.steps, context.empty_steps};
   terms.run.borders = job;
-  if (!job.losses.empty()) terms.run.loss_terms = dag::loss_terms(job.losses);
+  if (!job.losses.empty()) terms.run.loss_terms = train::loss_terms_of(job);
   // Weights that each replica updates by itself would come apart on devices of other kinds.
   terms.run.equal_bits_required =
       job.placement.equal_bits == plan::EqualBits::Require || !plan.ranges.empty();

@@ -44,6 +44,7 @@ void put_terms(const RunTerms& from, wire::RunPlan& to) {
   put_plain(from.loss_terms.weights, *to.mutable_loss_weights());
   to.set_accuracy_term(from.loss_terms.accuracy_term);
   to.set_counts_hits_apart(from.loss_terms.counts_hits_apart);
+  to.set_is_of_tokens(from.loss_terms.is_of_tokens);
   to.set_prediction_stages(from.prediction_stages);
   to.set_equal_bits(from.equal_bits);
   to.set_equal_bits_required(from.equal_bits_required);
@@ -79,6 +80,7 @@ void get_terms(const wire::RunPlan& from, RunTerms& to, Reader& read) {
     read.require(std::abs(weight) <= dag::kLossWeightMax, "loss_weights", "not a number, or too large");
   to.loss_terms.accuracy_term = from.accuracy_term();
   to.loss_terms.counts_hits_apart = from.counts_hits_apart();
+  to.loss_terms.is_of_tokens = from.is_of_tokens();
   read.require(from.accuracy_term() < to.loss_terms.count(), "accuracy_term", "no such term");
   to.prediction_stages = from.prediction_stages();
   to.equal_bits = from.equal_bits();

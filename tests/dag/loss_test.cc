@@ -97,6 +97,22 @@ TEST(Losses, EvaluateEachByWhatItCounts) {
   EXPECT_EQ(sums.accuracy(), 2.0 / 4);
 }
 
+TEST(Losses, OfTokensPerplexityIsSaidToo) {
+  LossTerms terms;
+  for (const bool is_of_tokens : {false, true}) {
+    terms.is_of_tokens = is_of_tokens;
+    EvaluationSums sums(terms);
+    const double loss = 4 * std::log(10.0), counted = 4;
+    sums.add({&loss, 1}, {&counted, 1}, 3);
+    const auto metrics = sums.metrics(/*has_accuracy=*/true);
+    EXPECT_EQ(metrics.at("accuracy"), 0.75);
+    EXPECT_EQ(metrics.contains("perplexity"), is_of_tokens);
+    if (is_of_tokens) {
+      EXPECT_NEAR(metrics.at("perplexity"), 10, 1e-12);
+    }
+  }
+}
+
 TEST(Losses, OneOfWeightOneIsThatLossAlone) {
   std::vector<LossSpec> one(kLosses.begin() + 1, kLosses.begin() + 2);
   one[0].ignore_index.reset();
