@@ -19,7 +19,7 @@
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
-#include "train/fetched_check.h"
+#include "train/adapter_check.h"
 #include "train/initial_weights.h"
 #include "train/outer_record.h"
 #include "train/outputs.h"

@@ -11,7 +11,6 @@
 #include "data/loader.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "train/adapter_files.h"
-#include "train/fetched_check.h"
 #include "train/initial_weights.h"
 #include "train/prepare.h"
 #include "train/session.h"

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -30,6 +31,13 @@ std::string describe(const MergeCheck& check);
 Result<MergeCheck> check_merge(const configs::Job& job, const dag::Weights& trained,
                                const std::filesystem::path& merged,
                                const std::shared_ptr<const data::Dataset>& dataset, peer::Backend& backend);
+// The same for a job that peers have trained: `merged` and `adapter` as they were fetched and written.
+// Nothing where the model is larger than kFetchedCheckMax, for this machine need not be one that could hold
+// it.
+Result<std::optional<MergeCheck>> check_fetched(const configs::Job& job, const std::filesystem::path& merged,
+                                                const std::filesystem::path& adapter, peer::Backend& backend);
+inline constexpr int64_t kFetchedCheckMax = int64_t{2} << 30;  // bytes of weights
+
 // Corrupted where it is not good.
 Status refuse_merge(const MergeCheck& check, const std::filesystem::path& merged);
 

@@ -111,7 +111,7 @@ std::optional<size_t> CopyPace::under_way_max() const {
   return steps_between() <= uint64_t{4} * options_.window_steps ? 2 : 1;
 }
 
-bool CopyPace::takes_too_long() const {
+bool CopyPace::stays_with_replicas() const {
   constexpr double kRounds = 2, kSecondsLost = 60;
   if (are_exact_) return !is_eager();
   if (!inner_.are_local() || inner_.replicas() < 2) return false;

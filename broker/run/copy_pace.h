@@ -29,7 +29,7 @@ class CopyPace {
   // Whether replicas keep it themselves. Those with local steps, where one of the whole state takes longer
   // than a minute and two rounds, which a loss would cost all of them; what one alone has is lost with it.
   // Those that add each step's gradients have the same state: where there is not one after each step anyway.
-  bool takes_too_long() const;
+  bool stays_with_replicas() const;
   // What all stages took to make one that stays with them: how often it may be made.
   void on_kept(Duration took);
   uint64_t steps_between_kept() const;

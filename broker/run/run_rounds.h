@@ -119,7 +119,7 @@ class Rounds {
   // Whether copies may stay with replicas, because every peer can be reached by those who come; and whether
   // they do: each replica has what all agreed on.
   void let_stay(bool may) { may_stay_ = may; }
-  bool do_stay() const { return may_stay_ && (have_stayed_ || pace_.takes_too_long()); }
+  bool do_stay() const { return may_stay_ && (have_stayed_ || pace_.stays_with_replicas()); }
   // As of Run.
   std::optional<CheckpointCommitted> copy_to_fetch() const;
   std::optional<CheckpointCommitted> newest_copy(

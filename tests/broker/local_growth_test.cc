@@ -190,8 +190,7 @@ TEST(LocalBroker, AReplicaThatSaysNothingAnyMoreIsLeftOut) {
   local.play([] { return false; });
   EXPECT_LT(world.broker.status(1)->step, 72u);
   for (int i = 0; i < 400 && world.plannings.empty() && !HasFailure(); ++i) {
-    for (uint8_t peer = 1; peer <= 4; ++peer) world.receive(peer, proto::Heartbeat{});
-    world.wait(std::chrono::milliseconds(500));
+    local.wait_and_hear(4);
     local.play([&] { return !world.plannings.empty(); });
   }
   EXPECT_NE(local.notices().find("s: the others end their round without replica 3"), std::string::npos)

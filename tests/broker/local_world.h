@@ -87,6 +87,11 @@ class LocalWorld {
     }
     return false;
   }
+  // Half a second, in which peers 1 to `peers` are heard of.
+  void wait_and_hear(uint8_t peers) {
+    for (uint8_t peer = 1; peer <= peers; ++peer) world.receive(peer, proto::Heartbeat{});
+    world.wait(std::chrono::milliseconds(500));
+  }
   void play(const std::function<bool()>& until) {
     for (int idle = 0; idle < 3 && !until() && !testing::Test::HasFailure();) idle = turn() ? 0 : idle + 1;
   }
