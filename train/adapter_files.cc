@@ -192,9 +192,11 @@ Result<Adapters> parse_adapters(std::string_view json) {
   if (!list || list->kind != Node::Kind::Sequence || list->items.empty())
     return no_adapters("no list of any");
   Adapters adapters;
+  std::set<std::string> weights;
   for (const Node& item : list->items) {
     PlacedAdapter& adapter = adapters.emplace_back();
     adapter.weight = text_of(item, "weight");
+    if (!weights.insert(adapter.weight).second) return no_adapters("two of '" + adapter.weight + "'");
     adapter.module = text_of(item, "module");
     adapter.in_first = text_of(item, "in_first") == "true";
     const auto form = std::find(std::begin(kForms), std::end(kForms), text_of(item, "form"));

@@ -185,7 +185,9 @@ TEST_F(AdapterJobs, DescriptionsComeBackAsTheyWere) {
        {"", "[]", "{}", "{\"adapters\": []}", "{\"adapters\": [1]}",
         R"({"adapters": [{"weight": "w", "module": "m", "form": "linear", "rank": 0, "alpha": 1}]})",
         R"({"adapters": [{"weight": "w", "module": "m", "form": "cube", "rank": 1, "alpha": 1}]})",
-        R"({"adapters": [{"weight": "w", "module": "m", "form": "linear", "rank": 1, "alpha": .inf}]})"})
+        R"({"adapters": [{"weight": "w", "module": "m", "form": "linear", "rank": 1, "alpha": .inf}]})",
+        R"({"adapters": [{"weight": "w", "module": "m", "form": "linear", "rank": 1, "alpha": 1},
+                         {"weight": "w", "module": "n", "form": "linear", "rank": 1, "alpha": 1}]})"})
     EXPECT_FALSE(train::parse_adapters(text).has_value()) << text;
 }
 
