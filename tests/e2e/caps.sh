@@ -27,10 +27,11 @@ rate() {  # rate FROM TO: kbit/s of one flow that has the lines of both ends for
     index($0, "\"from\":\"" from "\",\"to\":\"" to "\"") { least(number("bytes_per_second")) }
     END { printf "%d\n", rate * 8 / 1000 }'
 }
-expect() {  # expect FROM TO MBIT: within 15%
+# A cap is never exceeded. A machine that was busy while a line was measured shows less: but no other of these caps.
+expect() {  # expect FROM TO MBIT: 15% above at most, 30% below
   local is
   is=$(rate "$1" "$2")
-  [ "$is" -ge $(($3 * 850)) ] && [ "$is" -le $(($3 * 1150)) ] || fail "$1 to $2: $is kbit/s, not $3 Mbit/s"
+  [ "$is" -ge $(($3 * 700)) ] && [ "$is" -le $(($3 * 1150)) ] || fail "$1 to $2: $is kbit/s, not $3 Mbit/s"
   echo "ok: $1 to $2: $is kbit/s"
 }
 expect a c 10

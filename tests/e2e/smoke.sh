@@ -192,7 +192,7 @@ FORM
 yes "to be, or not to be, that is the question" | head -c 40000 >"$work/replicas.txt"
 row replicas-learning 4 $python bench/replicas/learning "$work/replicas.txt" --out "$work/replicas" --rows few --steps 8 --threads 1 --weft "$WEFT" <<'FORM'
 replicas +every +codec +seed +held-out loss .*
- +[0-9]+ +(-|[0-9]+) +(-|dense|topk:0.02:int4) +0 +@ +@ +@ +(-|@) +@
+ +[0-9]+ +(-|[0-9]+) +(-|dense|batch x4|topk:0.02:int4|int4) +0 +@ +@ +@ +(-|@) +@
 FORM
 
 # ---- links, brokers and peers ------------------------------------------------------------------------------
