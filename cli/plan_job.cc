@@ -77,6 +77,7 @@ Result<dag::Shape> sample_shape(const Job& job, const std::string& input) {
   const data::DataSpec* spec = data_of(job);
   if (spec == nullptr) return fail(ErrorCode::NotFound, "the job names no data");
   if (const auto* text = std::get_if<data::TextSpec>(spec)) return dag::Shape{text->sequence_length};
+  if (const auto* jsonl = std::get_if<data::JsonlSpec>(spec)) return dag::Shape{jsonl->sequence_length};
   WEFT_TRY(const auto dataset, data::open_dataset(*spec));
   const auto named = job.inputs.find(input);
   const auto column = named == job.inputs.end() ? std::nullopt : dataset->find_column(named->second);
@@ -180,7 +181,10 @@ Graph summed(const Graph& graph, const std::string& output) {
   return copy.finish();
 }
 
-bool is_text(const Job& job) { return job.train && std::holds_alternative<data::TextSpec>(*job.train); }
+bool is_text(const Job& job) {
+  return job.train && (std::holds_alternative<data::TextSpec>(*job.train) ||
+                       std::holds_alternative<data::JsonlSpec>(*job.train));
+}
 
 // Labels are shaped as the logits without their classes: axis 1 as PyTorch has it, but of three axes the last
 // one, as language models have it. Other targets are shaped as what they are compared with.

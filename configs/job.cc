@@ -31,20 +31,14 @@ void read_train_data(MapReader& reader, const PathRules& rules, Problems& proble
   const Node* test = reader.take("test");
   if (test) job.test = read_data_spec(*test, "data.test", rules, problems);
   if (job.test && job.train) share_classes(*job.train, *job.test);
-  if (job.test)
-    if (const auto* text = std::get_if<data::TextSpec>(&*job.test); text && text->validation > 0)
-      reader.problem(test->where,
-                     "`data.test.validation` has no meaning; `validation` belongs to data.train");
-  if (!job.train) return;
-  const auto* text = std::get_if<data::TextSpec>(&*job.train);
-  if (!text || text->validation == 0) return;
+  if (job.test && data::validation_of(*job.test) > 0)
+    reader.problem(test->where, "`data.test.validation` has no meaning; `validation` belongs to data.train");
+  if (!job.train || data::validation_of(*job.train) == 0) return;
   if (test) {
     reader.problem(test->where, "`data.test` and `data.train.validation` both say what to test on; keep one");
     return;
   }
-  data::TextSpec validation = *text;
-  validation.part = data::TextSpec::Part::Validation;
-  job.test = validation;
+  job.test = data::kept_for_validation(*job.train);
 }
 
 void read_data(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {

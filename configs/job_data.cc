@@ -353,6 +353,8 @@ void check_kinds(const Node& type, const data::DataSpec& spec, MapReader& reader
   if (const auto* npz = std::get_if<data::NpzSpec>(&spec)) check(npz->path, {Npz, Zip});
   if (const auto* csv = std::get_if<data::CsvSpec>(&spec)) check(csv->path, {Csv, Text, JobFile});
   if (const auto* images = std::get_if<data::ImagesSpec>(&spec)) check(images->path, {Csv, Text, JobFile});
+  if (const auto* jsonl = std::get_if<data::JsonlSpec>(&spec))
+    check(jsonl->path, {Jsonl, Text, Csv, JobFile});
   if (const auto* npy = std::get_if<data::NpySpec>(&spec))
     for (const auto& [column, path] : npy->arrays) check(path, {Npy});
   if (const auto* idx = std::get_if<data::IdxSpec>(&spec))
@@ -363,12 +365,12 @@ void check_kinds(const Node& type, const data::DataSpec& spec, MapReader& reader
 
 std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
                                              const PathRules& rules, Problems& problems) {
-  enum class Type { Idx, Npz, Text, Tokens, Npy, Csv, Images };
+  enum class Type { Idx, Npz, Text, Tokens, Npy, Csv, Images, Jsonl };
   static constexpr Choice<Type> kTypes[] = {
-      {"idx", Type::Idx}, {"npz", Type::Npz}, {"text", Type::Text},    {"tokens", Type::Tokens},
-      {"npy", Type::Npy}, {"csv", Type::Csv}, {"images", Type::Images}};
+      {"idx", Type::Idx}, {"npz", Type::Npz}, {"text", Type::Text},     {"tokens", Type::Tokens},
+      {"npy", Type::Npy}, {"csv", Type::Csv}, {"images", Type::Images}, {"jsonl", Type::Jsonl}};
   MapReader reader(node, path, problems);
-  const Node* named = reader.require("type", "say images, csv, npy, npz, idx, text or tokens");
+  const Node* named = reader.require("type", "say images, csv, npy, npz, idx, text, tokens or jsonl");
   if (named != nullptr && is_refused_type(*named, reader)) return std::nullopt;
   const auto type = reader.choice(named, "type", kTypes);
   if (!type) return std::nullopt;
@@ -394,6 +396,9 @@ std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string
       break;
     case Type::Images:
       spec = read_images(reader, rules);
+      break;
+    case Type::Jsonl:
+      spec = read_jsonl(reader, rules);
       break;
   }
   if (rules.check_files) check_kinds(*named, *spec, reader);

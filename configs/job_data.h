@@ -26,9 +26,12 @@ std::filesystem::path read_file_path(MapReader& reader, std::string_view key, st
 std::filesystem::path read_file(MapReader& reader, const Node& node, std::string_view key,
                                 const PathRules& rules);
 
-// `node` is the map at `path`: {type: idx|npz|text, ...}. Nothing when it cannot be told.
+// `node` is the map at `path`: {type: npz, ...}. Nothing when it cannot be told.
 std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
                                              const PathRules& rules, Problems& problems);
+
+// job_jsonl.cc: of `type: jsonl`.
+data::JsonlSpec read_jsonl(MapReader& reader, const PathRules& rules);
 
 // A class has one number, in what is trained on and in what it is tested on.
 void share_classes(const data::DataSpec& train, data::DataSpec& test);

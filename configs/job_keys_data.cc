@@ -24,14 +24,16 @@ constexpr JobKey kData[] = {
          "`npy`: an array a file, as `np.save` writes it. `npz`: arrays as `np.savez` writes them. Arrays "
          "have their samples on the first axis. `idx`: images and labels as MNIST has them, also gzipped. "
          "`text`: the bytes of a file as tokens. `tokens`: what a tokenizer made of a text before, as "
-         "nanoGPT's "
-         "and llm.c's .bin files or a .npy array have it. SET stands for `train`, `test` or `predict`. "
+         "nanoGPT's and llm.c's .bin files or a .npy array have it. `jsonl`: a JSON object a line, each a "
+         "text, "
+         "a prompt with its completion, or a conversation. SET stands for `train`, `test` or `predict`. "
          "[DATA.md](DATA.md) says what is taken and what is refused.",
      .example = "data: {train: {type: idx, images: images.gz, labels: labels.gz}}"},
     {.path = "data.SET.path",
-     .meaning = "`npz`, `csv`, `text` and `tokens`: the file. `images`: the folder, or a table with the "
-                "columns `path` "
-                "and `label`.",
+     .meaning =
+         "`npz`, `csv`, `text`, `tokens` and `jsonl`: the file. `images`: the folder, or a table with the "
+         "columns `path` "
+         "and `label`.",
      .example = "data: {train: {type: npz, path: train.npz}}"},
     {.path = "data.SET.arrays",
      .meaning = "`npy`: the file of each column.",
@@ -146,13 +148,71 @@ constexpr JobKey kData[] = {
      .otherwise = "uint16",
      .takes = "`uint16` or `uint32`"},
     {.path = "data.SET.sequence_length",
-     .meaning = "`text` and `tokens`: how many tokens a sample has; of `text`, bytes.",
+     .meaning = "`text`, `tokens` and `jsonl`: how many tokens a sample has; of `text`, bytes.",
      .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128}}"},
     {.path = "data.SET.validation",
-     .meaning =
-         "`text` and `tokens`: which part of the end of the file is kept from training, and evaluated on.",
+     .meaning = "`text`, `tokens` and `jsonl`: which part of the end of the file is kept from training, and "
+                "evaluated "
+                "on. Of `jsonl` it is a part of the documents.",
      .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128, validation: 0.1}}",
      .otherwise = "0"},
+    {.path = "data.SET.tokenizer",
+     .meaning = "`jsonl`: the model's tokenizer.json, or `bytes` where each byte is a token.",
+     .example =
+         "data: {train: {type: jsonl, path: d.jsonl, tokenizer: t.json, text: text, sequence_length: 64}}",
+     .takes = "the path of a tokenizer.json, or `bytes`"},
+    {.path = "data.SET.text",
+     .meaning = "`jsonl`: the field that holds a text. All of it is learnt. One that is longer than a sample "
+                "goes on in the next one.",
+     .example =
+         "data: {train: {type: jsonl, path: d.jsonl, tokenizer: bytes, text: text, sequence_length: 64}}",
+     .otherwise_words = "an object holds a completion, or messages",
+     .takes = "the name of a field"},
+    {.path = "data.SET.prompt",
+     .meaning = "`jsonl`: the field of what stands before a completion. It is read, and not learnt.",
+     .example = "data: {train: {type: jsonl, path: d, tokenizer: bytes, prompt: q, completion: a, "
+                "sequence_length: 9}}",
+     .otherwise_words = "an object holds a text, or messages",
+     .takes = "the name of a field"},
+    {.path = "data.SET.completion",
+     .meaning =
+         "`jsonl`: the field of what is to be written behind the prompt. What does not fit into a sample "
+         "is left out.",
+     .example = "data: {train: {type: jsonl, path: d, tokenizer: bytes, prompt: q, completion: a, "
+                "sequence_length: 9}}",
+     .otherwise_words = "as of `prompt`",
+     .takes = "the name of a field"},
+    {.path = "data.SET.messages",
+     .meaning =
+         "`jsonl`: the field of a conversation, a list of `{role, content}` or `{from, value}`. What the "
+         "assistant says is learnt, and the token that ends it. What does not fit into a sample is left "
+         "out.",
+     .example =
+         "data: {train: {type: jsonl, path: d, tokenizer: t.json, messages: messages, sequence_length: 9}}",
+     .otherwise_words = "an object holds a text, or a completion",
+     .takes = "the name of a field"},
+    {.path = "data.SET.chat_template",
+     .meaning = "`jsonl` with `messages`: how turns are written, `chatml`, `llama3` or `plain`.",
+     .example = "data: {train: {type: jsonl, path: d, tokenizer: t, messages: m, chat_template: plain, "
+                "sequence_length: 9}}",
+     .otherwise_words = "what tokenizer_config.json beside the tokenizer says",
+     .takes = "`chatml`, `llama3` or `plain`"},
+    {.path = "data.SET.end",
+     .meaning = "`jsonl` without `messages`: the token behind each document, by its text.",
+     .example = "data: {train: {type: jsonl, path: d, tokenizer: t.json, text: text, end: \"</s>\", "
+                "sequence_length: 9}}",
+     .otherwise_words = "the eos_token of tokenizer_config.json beside the tokenizer; without that file, the "
+                        "tokenizer's only token that ends a text",
+     .takes = "the text of a token"},
+    {.path = "data.SET.pack",
+     .meaning =
+         "`jsonl`: `none` gives each document a sample of its own. `across` puts several into one, where "
+         "they fit: less is computed for nothing, and documents of a sample see each other in attention. "
+         "Their positions begin at 0 each.",
+     .example = "data: {train: {type: jsonl, path: d, tokenizer: t.json, text: text, pack: across, "
+                "sequence_length: 9}}",
+     .otherwise = "none",
+     .takes = "`none` or `across`"},
     {.path = "shuffle",
      .meaning = "Whether each epoch has its samples in another order.",
      .example = "shuffle: false",

@@ -98,10 +98,36 @@ struct TextSpec {
   uint32_t token_bytes = 1;  // 2, 4: of an unsigned whole number, little-endian
 };
 
-using DataSpec = std::variant<IdxSpec, NpzSpec, TextSpec, NpySpec, CsvSpec, ImagesSpec>;
+// A JSON object a line, each a document: a text, a prompt with what completes it, or a conversation. A
+// tokenizer makes tokens of them when the file is opened.
+struct JsonlSpec {
+  enum class Form : uint8_t { Text, Completion, Messages };
+  enum class Packing : uint8_t {
+    None,    // a sample holds one document, or a part of one
+    Across,  // several, which see each other in attention
+  };
+  std::filesystem::path path;
+  std::filesystem::path tokenizer{};  // a tokenizer.json; empty: each byte is a token
+  Form form = Form::Text;
+  // Of an object: the text; the prompt and the completion; the messages.
+  std::vector<std::string> fields{};
+  std::string chat_template{};  // of Messages; empty: what tokenizer_config.json beside the tokenizer says
+  std::string
+      end{};  // the token behind each document; empty: what that file says, or the tokenizer's only one
+  int64_t sequence_length = 0;
+  Packing packing = Packing::None;
+  double validation = 0;  // of the documents: the last ones, as of TextSpec
+  TextSpec::Part part = TextSpec::Part::Training;
+  std::vector<std::string> columns{};  // that are read; none: all
+};
+
+using DataSpec = std::variant<IdxSpec, NpzSpec, TextSpec, NpySpec, CsvSpec, ImagesSpec, JsonlSpec>;
 
 // Whether it is a file or two that a broker reads as they are. Others travel as the npz of what was read.
 bool travels_as_it_is(const DataSpec& spec);
+// Which part of it is kept from training; and that part.
+double validation_of(const DataSpec& spec);
+DataSpec kept_for_validation(DataSpec spec);
 // What changes its columns.
 Transforms transforms_of(const DataSpec& spec);
 // Leaves out what is not one of these columns.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/overloaded.h"
+#include "data/json_documents.h"
 #include "data/photo_list.h"
 
 namespace weft::data {
@@ -34,6 +35,7 @@ uint32_t ImagesSpec::kept() const {
 Transforms transforms_of(const DataSpec& spec) {
   return std::visit(
       Overloaded{[](const IdxSpec&) { return Transforms{}; }, [](const TextSpec&) { return Transforms{}; },
+                 [](const JsonlSpec&) { return Transforms{}; },
                  [](const ImagesSpec& images) {
                    return Transforms{{"image", images.image}};
                  },
@@ -49,7 +51,8 @@ Result<std::unique_ptr<Dataset>> open_stored(const DataSpec& spec, const OpenOpt
                  [&](const TextSpec& text) -> Opened { return open_text(text); },
                  [&](const NpySpec& npy) -> Opened { return open_npy(npy); },
                  [&](const CsvSpec& csv) -> Opened { return open_csv(csv, options); },
-                 [&](const ImagesSpec& images) -> Opened { return open_images(images, options); }},
+                 [&](const ImagesSpec& images) -> Opened { return open_images(images, options); },
+                 [&](const JsonlSpec& jsonl) -> Opened { return open_jsonl(jsonl, options); }},
       spec);
 }
 
@@ -82,6 +85,7 @@ Result<std::vector<std::filesystem::path>> files_of(const DataSpec& spec) {
                                  return files;
                                },
                                [](const ImagesSpec& images) -> Files { return files_of_photos(images); },
+                               [](const JsonlSpec& jsonl) -> Files { return files_of_jsonl(jsonl); },
                                [](const auto& other) -> Files { return std::vector{other.path}; }},
                     spec);
 }
@@ -104,11 +108,26 @@ bool travels_as_it_is(const DataSpec& spec) {
          std::holds_alternative<TextSpec>(spec);
 }
 
+double validation_of(const DataSpec& spec) {
+  return std::visit(
+      Overloaded{[](const TextSpec& text) { return text.validation; },
+                 [](const JsonlSpec& jsonl) { return jsonl.validation; }, [](const auto&) { return 0.0; }},
+      spec);
+}
+
+DataSpec kept_for_validation(DataSpec spec) {
+  std::visit(Overloaded{[](TextSpec& text) { text.part = TextSpec::Part::Validation; },
+                        [](JsonlSpec& jsonl) { jsonl.part = TextSpec::Part::Validation; }, [](auto&) {}},
+             spec);
+  return spec;
+}
+
 void keep_columns(DataSpec& spec, const std::vector<std::string>& columns) {
   const auto is_named = [&](std::string_view name) {
     return std::find(columns.begin(), columns.end(), name) != columns.end();
   };
   if (auto* npz = std::get_if<NpzSpec>(&spec)) npz->columns = columns;
+  if (auto* jsonl = std::get_if<JsonlSpec>(&spec)) jsonl->columns = columns;
   if (auto* images = std::get_if<ImagesSpec>(&spec)) images->has_labels = is_named("label");
   // Of these two the job lists the columns itself, and a name that none has is told of later.
   if (auto* npy = std::get_if<NpySpec>(&spec);

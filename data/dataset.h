@@ -92,6 +92,7 @@ Result<std::unique_ptr<Dataset>> open_text(const TextSpec& spec);
 Result<std::unique_ptr<Dataset>> open_npy(const NpySpec& spec);
 Result<std::unique_ptr<Dataset>> open_csv(const CsvSpec& spec, const OpenOptions& options = {});
 Result<std::unique_ptr<Dataset>> open_images(const ImagesSpec& spec, const OpenOptions& options = {});
+Result<std::unique_ptr<Dataset>> open_jsonl(const JsonlSpec& spec, const OpenOptions& options = {});
 // The data set with its columns changed as is said (data/transform.cc). InvalidArgument where that cannot be.
 Result<std::unique_ptr<Dataset>> with_transforms(std::unique_ptr<Dataset> stored,
                                                  const Transforms& transforms);

@@ -65,8 +65,16 @@ bool looks_like_csv(std::string_view head) {
   });
 }
 
+// An object and, behind a line's end, another one.
+bool looks_like_jsonl(std::string_view head) {
+  const size_t end = head.find('\n');
+  return end != std::string_view::npos && starts(head, "{\"") && head[end - 1] == '}' &&
+         starts(head, "{\"", end + 1);
+}
+
 FileKind kind_of_text(std::string_view head, const std::string& extension) {
   if (extension == ".csv" || extension == ".tsv") return FileKind::Csv;
+  if (extension == ".jsonl" || extension == ".ndjson" || looks_like_jsonl(head)) return FileKind::Jsonl;
   if (extension == ".yaml" || extension == ".yml" || has_job_key(head)) return FileKind::JobFile;
   return looks_like_csv(head) ? FileKind::Csv : FileKind::Text;
 }
@@ -98,25 +106,58 @@ FileKind kind_of_bytes(std::string_view head, const std::string& extension) {
 
 std::string python(const std::string& text) { return "python3 -c \"" + text + "\""; }
 
+std::optional<std::string> head_of(const fs::path& path) {
+  const auto file = File::open(path);
+  if (!file) return std::nullopt;
+  std::string head(static_cast<size_t>(std::min<uint64_t>((*file)->size(), kHeadSize)), '\0');
+  if (!(*file)->read_at(0, std::as_writable_bytes(std::span(head)))) return std::nullopt;
+  return head;
+}
+
+// Which fields are learnt, by names that are usual.
+std::string form_of_documents(const fs::path& path) {
+  const std::string head = head_of(path).value_or(std::string());
+  const auto has = [&](std::string_view field) {
+    return head.find("\"" + std::string(field) + "\"") != std::string::npos;
+  };
+  for (const char* field : {"messages", "conversations"})
+    if (has(field)) return "messages: " + std::string(field);
+  for (const auto& [prompt, completion] :
+       {std::pair("prompt", "completion"), {"instruction", "output"}, {"question", "answer"}})
+    if (has(prompt) && has(completion))
+      return "prompt: " + std::string(prompt) + ", completion: " + std::string(completion);
+  return has("text") ? "text: text" : "text: FIELD";
+}
+
 }  // namespace
 
 FileKind kind_of(const fs::path& path) {
   std::error_code code;
   if (fs::is_directory(path, code)) return FileKind::Folder;
-  const auto file = File::open(path);
-  if (!file) return FileKind::Unknown;
-  std::string head(static_cast<size_t>(std::min<uint64_t>((*file)->size(), kHeadSize)), '\0');
-  if (!(*file)->read_at(0, std::as_writable_bytes(std::span(head)))) return FileKind::Unknown;
-  return kind_of_bytes(head, path.extension().string());
+  const auto head = head_of(path);
+  return head ? kind_of_bytes(*head, path.extension().string()) : FileKind::Unknown;
 }
 
 std::string_view name_of(FileKind kind) {
-  static constexpr std::string_view kNames[] = {
-      "a file of an unknown kind", "a folder",      "an ONNX model",     "an npz of arrays",
-      "an array (.npy)",           "an idx file",   "a picture",         "a file of PyTorch (torch.save)",
-      "a pickle of Python",        "a table (CSV)", "a table (Parquet)", "an HDF5 file",
-      "weights (safetensors)",     "a tar archive", "a zip archive",     "a gzipped file",
-      "a job file (YAML)",         "a text"};
+  static constexpr std::string_view kNames[] = {"a file of an unknown kind",
+                                                "a folder",
+                                                "an ONNX model",
+                                                "an npz of arrays",
+                                                "an array (.npy)",
+                                                "an idx file",
+                                                "a picture",
+                                                "a file of PyTorch (torch.save)",
+                                                "a pickle of Python",
+                                                "a table (CSV)",
+                                                "a table (Parquet)",
+                                                "an HDF5 file",
+                                                "weights (safetensors)",
+                                                "a tar archive",
+                                                "a zip archive",
+                                                "a gzipped file",
+                                                "a job file (YAML)",
+                                                "JSON, an object a line",
+                                                "a text"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -162,6 +203,9 @@ std::string as_data(FileKind kind, const fs::path& path) {
     case FileKind::Gzip:
       return "unpack it (gunzip " + name +
              "), or, of MNIST's kind, name it by `{type: idx, images: I.gz, labels: L.gz}`";
+    case FileKind::Jsonl:
+      return "it is read by `{type: jsonl, path: " + name + ", tokenizer: tokenizer.json, " +
+             form_of_documents(path) + ", sequence_length: 1024}`";
     case FileKind::Text:
       return "a text is read by `{type: text, path: " + name + ", sequence_length: 128}`";
     default:

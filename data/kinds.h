@@ -30,6 +30,7 @@ enum class FileKind : uint8_t {
   Zip,
   Gzip,
   JobFile,  // YAML with keys of a job
+  Jsonl,    // a JSON object a line
   Text
 };
 

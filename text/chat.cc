@@ -17,24 +17,34 @@ constexpr std::array<std::string_view, 3> kRoles = {"system", "user", "assistant
 struct PromptPart {
   std::string text;
   bool is_control = false;
+  bool is_answer = false;  // an assistant writes it
 };
 
 class Prompt {
  public:
   Prompt& control(std::string_view name) {
-    parts_.push_back({std::string(name), true});
+    parts_.push_back({std::string(name), true, is_answer_});
     return *this;
   }
   Prompt& text(std::string_view text) {
-    if (parts_.empty() || parts_.back().is_control) parts_.push_back({});
+    if (parts_.empty() || parts_.back().is_control || parts_.back().is_answer != is_answer_)
+      parts_.push_back({.text = {}, .is_answer = is_answer_});
     parts_.back().text += text;
+    return *this;
+  }
+  // Whether what follows is an answer.
+  Prompt& answer(bool is_answer) {
+    is_answer_ = is_answer;
     return *this;
   }
   std::vector<PromptPart> take() { return std::move(parts_); }
 
  private:
   std::vector<PromptPart> parts_;
+  bool is_answer_ = false;
 };
+
+bool is_assistant(const ChatMessage& message) { return message.role == "assistant"; }
 
 std::string_view trimmed(std::string_view text) {
   text.remove_prefix(leading_blanks(text));
@@ -46,8 +56,11 @@ std::vector<PromptPart> chatml(std::span<const ChatMessage> messages) {
   Prompt prompt;
   for (const ChatMessage& message : messages)
     prompt.control("<|im_start|>")
-        .text(message.role + "\n" + message.content)
+        .text(message.role + "\n")
+        .answer(is_assistant(message))
+        .text(message.content)
         .control("<|im_end|>")
+        .answer(false)
         .text("\n");
   return prompt.control("<|im_start|>").text("assistant\n").take();
 }
@@ -59,7 +72,11 @@ std::vector<PromptPart> llama3(std::span<const ChatMessage> messages) {
   };
   prompt.control("<|begin_of_text|>");
   for (const ChatMessage& message : messages)
-    header(message.role).text(trimmed(message.content)).control("<|eot_id|>");
+    header(message.role)
+        .answer(is_assistant(message))
+        .text(trimmed(message.content))
+        .control("<|eot_id|>")
+        .answer(false);
   return header("assistant").take();
 }
 
@@ -68,8 +85,10 @@ std::vector<PromptPart> plain(std::span<const ChatMessage> messages) {
   for (const ChatMessage& message : messages) {
     if (message.role == "system")
       prompt.text(message.content).text("\n\n");
+    else if (message.role == "user")
+      prompt.text("User: ").text(message.content).text("\n");
     else
-      prompt.text(message.role == "user" ? "User: " : "Assistant: ").text(message.content).text("\n");
+      prompt.text("Assistant:").answer(true).text(" ").text(message.content).text("\n").answer(false);
   }
   return prompt.text("Assistant:").take();
 }
@@ -106,6 +125,20 @@ Status check_control(const Tokenizer& tokenizer, ChatTemplate chat_template,
   return {};
 }
 
+std::vector<TextPart> texts_of(std::span<const PromptPart> parts) {
+  std::vector<TextPart> texts;
+  texts.reserve(parts.size());
+  for (const PromptPart& part : parts)
+    texts.push_back({part.text, part.is_control ? SpecialTokens::Recognized : SpecialTokens::AsText});
+  return texts;
+}
+
+void add_frame(const Tokenizer& tokenizer, ChatTemplate chat_template, std::vector<TokenId>& tokens) {
+  if (chat_template != ChatTemplate::Plain) return;
+  const auto& before = tokenizer.parts().before;
+  tokens.insert(tokens.begin(), before.begin(), before.end());
+}
+
 }  // namespace
 
 std::string_view to_string(ChatTemplate chat_template) {
@@ -134,16 +167,36 @@ Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, ChatTemplat
                                          std::span<const ChatMessage> messages) {
   WEFT_TRY(const auto parts, prompt_of(chat_template, messages));
   WEFT_TRY_STATUS(check_control(tokenizer, chat_template, parts));
-  std::vector<TextPart> texts;
-  texts.reserve(parts.size());
-  for (const PromptPart& part : parts)
-    texts.push_back({part.text, part.is_control ? SpecialTokens::Recognized : SpecialTokens::AsText});
-  WEFT_TRY(std::vector<TokenId> tokens, tokenizer.encode(texts, /*adds_frame=*/false));
-  if (chat_template == ChatTemplate::Plain) {
-    const auto& before = tokenizer.parts().before;
-    tokens.insert(tokens.begin(), before.begin(), before.end());
-  }
+  WEFT_TRY(std::vector<TokenId> tokens, tokenizer.encode(texts_of(parts), /*adds_frame=*/false));
+  add_frame(tokenizer, chat_template, tokens);
   return tokens;
+}
+
+Result<ChatTokens> encode_answers(const Tokenizer& tokenizer, ChatTemplate chat_template,
+                                  std::span<const ChatMessage> messages) {
+  WEFT_TRY(auto parts, prompt_of(chat_template, messages));
+  WEFT_TRY_STATUS(check_control(tokenizer, chat_template, parts));
+  while (!parts.empty() && !parts.back().is_answer) parts.pop_back();
+  if (parts.empty())
+    return fail(ErrorCode::InvalidArgument, "no message is an assistant's: there is no answer to learn");
+  ChatTokens all;
+  add_frame(tokenizer, chat_template, all.tokens);
+  all.is_answer.assign(all.tokens.size(), false);
+  // Each answer by itself, for whoever asks has only what stands before it.
+  for (size_t first = 0, end = 0; first < parts.size(); first = end) {
+    const bool is_answer = parts[first].is_answer;
+    while (end < parts.size() && parts[end].is_answer == is_answer) ++end;
+    WEFT_TRY(const auto tokens, tokenizer.encode(texts_of(std::span(parts).subspan(first, end - first)),
+                                                 /*adds_frame=*/false));
+    all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
+    all.is_answer.resize(all.tokens.size(), is_answer);
+  }
+  // A plain answer has no token of its own at its end; the text has.
+  if (chat_template == ChatTemplate::Plain && !tokenizer.end_tokens().empty()) {
+    all.tokens.push_back(tokenizer.end_tokens().front());
+    all.is_answer.push_back(true);
+  }
+  return all;
 }
 
 Result<std::string> render_chat(ChatTemplate chat_template, std::span<const ChatMessage> messages) {

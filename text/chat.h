@@ -41,6 +41,18 @@ Result<ChatTemplate> recognize_chat_template(std::string_view tokenizer_config);
 Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, ChatTemplate chat_template,
                                          std::span<const ChatMessage> messages);
 
+// A conversation to learn from: its tokens, and which of them an assistant is to write, the token that ends
+// its turn among them. What stands before an answer is, token by token, what encode_chat makes of the
+// messages before it, unless the answer begins with blanks that the tokenizer joins with what is before.
+// Behind the last answer there is nothing.
+struct ChatTokens {
+  std::vector<TokenId> tokens{};
+  std::vector<bool> is_answer{};  // of equal length
+};
+// Errors as of encode_chat; InvalidArgument also where no message is an assistant's.
+Result<ChatTokens> encode_answers(const Tokenizer& tokenizer, ChatTemplate chat_template,
+                                  std::span<const ChatMessage> messages);
+
 // The prompt as text, control tokens by their names: for people to look at. InvalidArgument as encode_chat.
 Result<std::string> render_chat(ChatTemplate chat_template, std::span<const ChatMessage> messages);
 

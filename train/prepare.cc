@@ -289,9 +289,18 @@ uint32_t microbatches_at_once(const Job& job) {
   return job.task == configs::Task::Train ? job.batch_size / job.microbatch_size : 8;
 }
 
+namespace {
+// As text has its columns. Also in an npz, which is how other forms travel to a broker.
+bool has_tokens(const Job& job) {
+  return job.losses.front().target == "targets" &&
+         std::any_of(job.inputs.begin(), job.inputs.end(),
+                     [](const auto& one) { return one.second == "tokens"; });
+}
+}  // namespace
+
 dag::LossTerms loss_terms_of(const Job& job) {
   dag::LossTerms terms = dag::loss_terms(job.losses);
-  if (job.losses.size() != 1 || !job.test || !std::holds_alternative<data::TextSpec>(*job.test)) return terms;
+  if (job.losses.size() != 1 || !job.test || !has_tokens(job)) return terms;
   const dag::LossSpec& loss = job.losses.front();
   terms.is_of_tokens = loss.type == dag::LossType::CrossEntropy && loss.weight == 1 &&
                        loss.label_smoothing == 0 && loss.class_weights.empty() && loss.sample_weights.empty();

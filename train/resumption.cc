@@ -70,6 +70,17 @@ void add_transform(const std::string& column, const data::Transform& transform,
             ", crop: " + std::to_string(transform.crop) + "}");
 }
 
+void add_documents(const data::JsonlSpec& jsonl, std::map<std::string, std::string>& values) {
+  values["data.train.sequence_length"] = std::to_string(jsonl.sequence_length);
+  values["data.train.validation"] = text_of(jsonl.validation);
+  values["data.train.pack"] = jsonl.packing == data::JsonlSpec::Packing::Across ? "across" : "none";
+  values["data.train.chat_template"] = words(jsonl.chat_template);
+  values["data.train.end"] = words(jsonl.end);
+  std::string fields;
+  for (const std::string& field : jsonl.fields) fields += (fields.empty() ? "" : ", ") + field;
+  values["data.train.fields"] = words(fields);
+}
+
 void add_reading(const data::DataSpec& spec, std::map<std::string, std::string>& values) {
   if (const auto* idx = std::get_if<data::IdxSpec>(&spec)) {
     values["data.train.scale"] = text_of(idx->scale);
@@ -79,6 +90,8 @@ void add_reading(const data::DataSpec& spec, std::map<std::string, std::string>&
     values["data.train.sequence_length"] = std::to_string(text->sequence_length);
     values["data.train.validation"] = text_of(text->validation);
     if (text->token_bytes > 1) values["data.train.dtype"] = "uint" + std::to_string(8 * text->token_bytes);
+  } else if (const auto* jsonl = std::get_if<data::JsonlSpec>(&spec)) {
+    add_documents(*jsonl, values);
   } else if (const auto* images = std::get_if<data::ImagesSpec>(&spec)) {
     values["data.train.size"] = std::to_string(images->size);
     values["data.train.resize"] = std::to_string(images->kept());

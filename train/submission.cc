@@ -198,6 +198,10 @@ class Packer {
   Status add_data() {
     Entry* data = find(tree_, "data");
     if (data == nullptr) return {};
+    // What is kept from training is no entry of the job; where it does not lie in a file that travels, it is.
+    const data::DataSpec* test = spec_of("test");
+    if (test != nullptr && find(data->value, "test") == nullptr && !data::travels_as_it_is(*test))
+      set(data->value, "test", Node());
     for (Entry& role : data->value.entries) {
       const data::DataSpec* spec = spec_of(role.key);
       if (spec != nullptr && !data::travels_as_it_is(*spec)) {

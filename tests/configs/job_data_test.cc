@@ -74,6 +74,51 @@ TEST(JobData, TablesAreRead) {
   EXPECT_FALSE(spec.columns[1].missing.has_value());
 }
 
+TEST(JobData, DocumentsAreRead) {
+  const auto talks = parsed<data::JsonlSpec>(
+      "{type: jsonl, path: d.jsonl, tokenizer: t/tokenizer.json, messages: talk, chat_template: llama3, "
+      "pack: "
+      "across, sequence_length: 32}");
+  EXPECT_EQ(talks.path, "dir/d.jsonl");
+  EXPECT_EQ(talks.tokenizer, "dir/t/tokenizer.json");
+  EXPECT_EQ(talks.form, data::JsonlSpec::Form::Messages);
+  EXPECT_EQ(talks.fields, std::vector<std::string>{"talk"});
+  EXPECT_EQ(talks.chat_template, "llama3");
+  EXPECT_EQ(talks.packing, data::JsonlSpec::Packing::Across);
+  EXPECT_EQ(talks.columns, (std::vector<std::string>{"image", "label"}));  // that the job names
+  const auto pairs = parsed<data::JsonlSpec>(
+      "{type: jsonl, path: d, tokenizer: bytes, prompt: q, completion: a, end: </s>, sequence_length: 8}");
+  EXPECT_TRUE(pairs.tokenizer.empty());
+  EXPECT_EQ(pairs.form, data::JsonlSpec::Form::Completion);
+  EXPECT_EQ(pairs.fields, (std::vector<std::string>{"q", "a"}));
+  EXPECT_EQ(pairs.end, "</s>");
+}
+
+TEST(JobData, DocumentsAreOfOneForm) {
+  const auto refused = [](const std::string& more) {
+    const auto job =
+        parse("{train: {type: jsonl, path: d, tokenizer: bytes, sequence_length: 8" + more + "}}");
+    return job ? std::string() : job.error().message;
+  };
+  constexpr std::string_view kForms = "needs either `text`, or `prompt` and `completion`, or `messages`";
+  for (const char* more : {"", ", text: a, messages: b", ", prompt: a", ", completion: a, text: b"})
+    EXPECT_NE(refused(more).find(kForms), std::string::npos) << more;
+  EXPECT_NE(refused(", text: a, chat_template: plain").find("goes with `messages`"), std::string::npos);
+  EXPECT_NE(refused(", messages: a, chat_template: alpaca").find("there are chatml"), std::string::npos);
+  EXPECT_NE(refused(", messages: a, end: x").find("has no meaning with `messages`"), std::string::npos);
+  EXPECT_NE(refused(", text: a, pack: all").find("pack"), std::string::npos);
+}
+
+TEST(JobData, APartOfTheDocumentsIsKeptFromTraining) {
+  const std::string train =
+      "train: {type: jsonl, path: d, tokenizer: bytes, text: a, sequence_length: 8, validation: 0.5}";
+  const auto job = parse("{" + train + "}");
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  ASSERT_TRUE(job->test.has_value());
+  EXPECT_EQ(std::get<data::JsonlSpec>(*job->test).part, data::TextSpec::Part::Validation);
+  EXPECT_FALSE(parse("{" + train + ", test: {type: npz, path: t.npz}}").has_value());
+}
+
 TEST(JobData, ATestSetHasTheClassesOfTheTrainingSet) {
   const auto job = parse("{train: {type: images, path: a, size: 8}, test: {type: images, path: b, size: 8}}");
   ASSERT_TRUE(job.has_value()) << job.error().message;

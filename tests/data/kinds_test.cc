@@ -45,6 +45,9 @@ TEST(Kinds, AFileIsKnownByItsFirstBytes) {
       {"w.safetensors", std::string("\x10\0\0\0\0\0\0\0{\"a\":{}}        ", 24), FileKind::Safetensors},
       {"z.zip", zip_of("notes.txt"), FileKind::Zip},
       {"i.gz", "\x1F\x8B\x08", FileKind::Gzip},
+      {"d.jsonl", "{}", FileKind::Jsonl},
+      {"d.json", "{\"a\": 1}\n{\"a\": 2}\n", FileKind::Jsonl},
+      {"list.json", "[{\"a\": 1},\n{\"a\": 2}]\n", FileKind::Text},
       {"t.txt", "hello", FileKind::Text},
       {"empty", "", FileKind::Unknown},
       {"bytes", std::string("\xFE\0\x01\x02", 4), FileKind::Unknown},
@@ -65,6 +68,9 @@ TEST(Kinds, WhatIsNoJobIsToldWhatItIsAndWhatToWrite) {
   EXPECT_TRUE(told(scratch.folder(), "{type: images, path: "));
   EXPECT_TRUE(told(scratch.write("a.npy", "\x93NUMPY\x01"), "{type: npy, arrays: {x: "));
   EXPECT_TRUE(told(scratch.write("t.csv", "a,b\n1,2\n"), "{type: csv, path: "));
+  EXPECT_TRUE(told(scratch.write("d.jsonl", "{\"output\": 1, \"instruction\": 2}"),
+                   "tokenizer.json, prompt: instruction, completion: output, sequence_length: "));
+  EXPECT_TRUE(told(scratch.write("e.jsonl", "{\"messages\": []}"), "tokenizer.json, messages: messages, "));
   EXPECT_TRUE(told(scratch.write("m.pt", zip_of("m/data.pkl")), "torch.load("));
   EXPECT_TRUE(told(scratch.write("t.parquet", "PAR1"), "pandas.read_parquet("));
   EXPECT_TRUE(check_is_job(scratch.write("job.yaml", "model: m.onnx\n")).has_value());

@@ -68,6 +68,18 @@ same_file "bytes of a text, as tokens" "$work/text.onnx" "$work/tokens.onnx"
 "$weft" submit "${gpt[@]}" "${tokens[@]}" --set placement.stages=2 --set "output=$work/out.onnx" >"$work/out.log"
 same_file "tokens in 2 stages" "$work/text.onnx" "$work/out.onnx"
 
+# Conversations, of which the answers are learnt; the last documents are kept from training.
+for i in $(seq 60); do
+  printf '{"id": %d, "messages": [{"role": "user", "content": "how much is %d and %d?"}, {"role": "assistant", "content": "%d"}]}\n' "$i" "$i" 7 $((i + 7))
+done >"$work/talks.jsonl"
+talks=(--set "data={train: {type: jsonl, path: $work/talks.jsonl, tokenizer: bytes, messages: messages, chat_template: plain, pack: across, sequence_length: 128, validation: 0.2}}")
+"$weft" local "${gpt[@]}" "${talks[@]}" --threads 1 --set "output=$work/talks.onnx" >"$work/talks.log"
+"$weft" submit "${gpt[@]}" "${talks[@]}" --set placement.stages=2 --set "output=$work/out.onnx" >"$work/out.log"
+same_file "conversations in 2 stages" "$work/talks.onnx" "$work/out.onnx"
+perplexity() { grep -o 'perplexity [0-9.]*' "$1" | tail -n 1; }
+[ -n "$(perplexity "$work/talks.log")" ] && [ "$(perplexity "$work/talks.log")" = "$(perplexity "$work/out.log")" ] ||
+  fail "perplexity: '$(perplexity "$work/talks.log")' and '$(perplexity "$work/out.log")'"
+
 refused() {  # refused WHAT PART ARGS...
   local what=$1 part=$2 before after; shift 2
   before=$("$weft" jobs --format json | wc -l)
@@ -91,3 +103,10 @@ refused "half a token" "which are no whole tokens of 2" "${gpt[@]}" "${tokens[@]
 refused "an ONNX model as a job" "is an ONNX model, not a job file; write one" "$work/densenet.onnx"
 refused "a folder as a job" "is a folder, not a job file" "$work/photos"
 refused "a table as a model" "is a table (CSV), not an ONNX model" "$work/images.yaml" --set "model=$work/photos/list.csv"
+sed -i '3s/assistant/tool/' "$work/talks.jsonl"
+refused "a role that no template writes" "talks.jsonl: line 3: message 1 has the role 'tool'" "${gpt[@]}" "${talks[@]}"
+sed -i '3s/"messages"/"talk"/' "$work/talks.jsonl"
+refused "a field that is not there" "line 3: has no field 'messages'; it has 'id', 'talk'" "${gpt[@]}" "${talks[@]}"
+sed -i '3d' "$work/talks.jsonl"
+printf '{"id": 61, "messages": [{"role": "us' >>"$work/talks.jsonl"
+refused "a line that was cut off" "line 60: " "${gpt[@]}" "${talks[@]}"

@@ -55,6 +55,61 @@ TEST(Chat, RefusesWhatItCannotWrite) {
   EXPECT_EQ(encode_chat(parsed(file), ChatTemplate::ChatML, kTalk).error().code, ErrorCode::NotFound);
 }
 
+// The tokens that are learnt, as text; what lies between two answers is a bar.
+std::string answers_of(const Tokenizer& tokenizer, const ChatTokens& chat) {
+  std::string text;
+  for (size_t i = 0; i < chat.tokens.size(); ++i) {
+    if (chat.is_answer[i])
+      text += tokenizer.decode(std::span(&chat.tokens[i], 1), /*skips_special=*/false);
+    else if (!text.empty() && text.back() != '|')
+      text += "|";
+  }
+  return text;
+}
+
+TEST(Chat, WhatIsLearntAreTheAnswersAndWhatEndsThem) {
+  const Tokenizer tokenizer = parsed(byte_level_file());
+  const std::vector<ChatMessage> talk = {{"system", "be brief"},       {"user", "hello"},
+                                         {"assistant", "hello world"}, {"user", "more"},
+                                         {"assistant", "no"},          {"user", "why"}};
+  const auto chat = encode_answers(tokenizer, ChatTemplate::ChatML, talk);
+  ASSERT_TRUE(chat.has_value()) << chat.error().message;
+  ASSERT_EQ(chat->tokens.size(), chat->is_answer.size());
+  EXPECT_EQ(answers_of(tokenizer, *chat), "hello world<|im_end|>|no<|im_end|>");
+  EXPECT_TRUE(chat->is_answer.back());  // nothing stands behind the last answer
+  const auto plain = encode_answers(tokenizer, ChatTemplate::Plain, talk);
+  ASSERT_TRUE(plain.has_value()) << plain.error().message;
+  EXPECT_TRUE(answers_of(tokenizer, *plain).starts_with(" hello world\n| no\n"))
+      << answers_of(tokenizer, *plain);
+}
+
+// What a model is asked with later is what stood before the answer when it learnt.
+TEST(Chat, BeforeEachAnswerStandsThePromptThatAsksForIt) {
+  const Tokenizer tokenizer = parsed(byte_level_file());
+  const std::vector<ChatMessage> talk = {
+      {"user", "hello"}, {"assistant", "world"}, {"user", "or"}, {"assistant", "hell"}};
+  for (const ChatTemplate each : {ChatTemplate::ChatML, ChatTemplate::Plain}) {
+    const auto chat = encode_answers(tokenizer, each, talk);
+    ASSERT_TRUE(chat.has_value()) << chat.error().message;
+    for (const size_t before : {size_t{1}, size_t{3}}) {
+      const auto prompt = encode_chat(tokenizer, each, std::span(talk).first(before));
+      ASSERT_TRUE(prompt.has_value());
+      ASSERT_LT(prompt->size(), chat->tokens.size());
+      EXPECT_TRUE(std::equal(prompt->begin(), prompt->end(), chat->tokens.begin()))
+          << to_string(each) << before;
+      EXPECT_FALSE(chat->is_answer[prompt->size() - 1]);
+      EXPECT_TRUE(chat->is_answer[prompt->size()]);
+    }
+  }
+}
+
+TEST(Chat, AConversationWithoutAnAnswerTeachesNothing) {
+  const auto none = encode_answers(parsed(byte_level_file()), ChatTemplate::ChatML, kTalk);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code, ErrorCode::InvalidArgument);
+  EXPECT_NE(none.error().message.find("assistant"), std::string::npos);
+}
+
 TEST(Chat, PlainBeginsAsATextDoes) {
   const Tokenizer tokenizer = parsed(sentencepiece_file());
   const auto ids = encode_chat(tokenizer, ChatTemplate::Plain, kTalk);
