@@ -8,7 +8,7 @@
 namespace weft::cli {
 namespace {
 
-std::string check_name(const std::string& name) {
+std::string refuse_name(const std::string& name) {
   if (name == "cpu" || name == "reference" || parse_cuda(name)) return {};
   return "there are cpu, reference, cuda and cuda:N, not '" + name + "'";
 }
@@ -38,7 +38,7 @@ void BackendOptions::add_to(CommandLine command) {
       .option("--backend", name,
               "cpu (oneDNN and vectorised loops), cuda or cuda:N (an NVIDIA GPU, the Nth from 0), or "
               "reference (double throughout, slow)")
-      .checked_by(check_name)
+      .checked_by(refuse_name)
       .shows_default();
   command.option("--threads", threads, "compute threads; 0: all processors that this process may use")
       .within(0, 1024)

@@ -140,7 +140,7 @@ void tell_programs(const Told& told) {
   event["served_models"] =
       url(told.service.http_endpoint(), told.has_certificate ? "https://" : "http://", "/v1");
   event["metrics"] = url(told.service.metrics_endpoint(), "http://", "/metrics");
-  print_event(event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_event(dump(event));
 }
 
 Result<int> run_broker(const BrokerWords& words) {

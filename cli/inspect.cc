@@ -142,7 +142,7 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
   json["warnings"] = info.warnings;
   json["notes"] = info.notes;
   json["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
-  print_event(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_event(dump(json));
 }
 
 Status check_outputs(const onnx::OnnxModel& model, const std::vector<std::string>& names) {

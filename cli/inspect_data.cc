@@ -72,7 +72,7 @@ void print_json(const std::string& name, const std::string& yaml, const data::Su
   json["unreadable"] = summary.unreadable;
   json["unreadable_samples"] = summary.unreadable_count;
   json["yaml"] = yaml;
-  print_event(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_event(dump(json));
 }
 
 Result<int> show(const std::string& name, const std::string& yaml, const data::DataSpec& spec,

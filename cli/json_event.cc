@@ -55,12 +55,16 @@ void print_event(std::string_view line, proto::JobNumber job) {
   fmt::print("{}\n", stamped(line, unix_ms_now(), job));
 }
 
+std::string dump(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::string error_event(const Error& error, int exit_code) {
   const nlohmann::ordered_json line{{"event", "error"},
                                     {"code", to_string(error.code)},
                                     {"exit_code", exit_code},
                                     {"message", error.message}};
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return dump(line);
 }
 
 int end_with(const Result<int>& result, bool says_json) {

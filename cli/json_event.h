@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,9 @@ std::string local_time(int64_t unix_ms);
 std::string stamped(std::string_view line, int64_t unix_ms, proto::JobNumber job = 0);
 // Writes the line to standard output, stamped with the time that it is.
 void print_event(std::string_view line, proto::JobNumber job = 0);
+
+// An object as a line. What is no UTF-8 is replaced: a name may come from anywhere.
+std::string dump(const nlohmann::ordered_json& object);
 
 // The last line of a command that failed.
 std::string error_event(const Error& error, int exit_code);

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "cli/json_event.h"
 #include "cli/live_line.h"
 #include "cli/quantities.h"
 
@@ -98,10 +99,6 @@ void add_sites(const proto::LinkList& list, std::vector<std::string>& lines) {
   for (const proto::LinkFigure& link : list.between)
     cells[{link.from, link.to}] = cell(link, link.bytes_per_second);
   add_matrix(names, cells, lines);
-}
-
-std::string dump(const nlohmann::ordered_json& line) {
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/json_event.h"
 #include "cli/live_line.h"
 #include "cli/quantities.h"
 
@@ -51,10 +52,6 @@ std::string disk_line(const proto::PeerList& list) {
                      format_bytes(list.disk_free.value), format_bytes(list.disk_size.value));
 }
 
-std::string event_line(const nlohmann::ordered_json& line) {
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 }  // namespace
 
 std::vector<std::string> peer_table(const proto::PeerList& list, bool all) {
@@ -79,28 +76,28 @@ std::vector<std::string> peer_events(const proto::PeerList& list) {
   std::vector<std::string> lines;
   lines.reserve(list.peers.size() + 1);
   for (const proto::PeerStatus& peer : list.peers)
-    lines.push_back(event_line({{"event", "peer"},
-                                {"peer", to_hex(peer.peer.digest)},
-                                {"name", peer.name},
-                                {"state", peer.state},
-                                {"reason", peer.reason},
-                                {"region", peer.region},
-                                {"owner", peer.owner},
-                                {"device", peer.device},
-                                {"software", peer.software},
-                                {"memory_bytes", peer.memory.value},
-                                {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
-                                {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
-                                {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
-                                {"reachable", peer.reachable},
-                                {"reached", std::string(to_string(peer.reach))},
-                                {"jobs", peer.jobs},
-                                {"seconds_since_heard", peer.seconds_since_heard}}));
+    lines.push_back(dump({{"event", "peer"},
+                          {"peer", to_hex(peer.peer.digest)},
+                          {"name", peer.name},
+                          {"state", peer.state},
+                          {"reason", peer.reason},
+                          {"region", peer.region},
+                          {"owner", peer.owner},
+                          {"device", peer.device},
+                          {"software", peer.software},
+                          {"memory_bytes", peer.memory.value},
+                          {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
+                          {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
+                          {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
+                          {"reachable", peer.reachable},
+                          {"reached", std::string(to_string(peer.reach))},
+                          {"jobs", peer.jobs},
+                          {"seconds_since_heard", peer.seconds_since_heard}}));
   if (list.disk_size.value > 0)
-    lines.push_back(event_line({{"event", "disk"},
-                                {"blob_bytes", list.blob_bytes.value},
-                                {"free_bytes", list.disk_free.value},
-                                {"size_bytes", list.disk_size.value}}));
+    lines.push_back(dump({{"event", "disk"},
+                          {"blob_bytes", list.blob_bytes.value},
+                          {"free_bytes", list.disk_free.value},
+                          {"size_bytes", list.disk_size.value}}));
   return lines;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "cli/json_event.h"
 #include "cli/live_line.h"
 #include "cli/plan_html.h"
 #include "plan/explain.h"
@@ -21,8 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kEachUpTo = 8;     // numbers of replicas that are looked at one by one
 constexpr size_t kReplicasDrawn = 8;  // on a page, each with its step
-
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();

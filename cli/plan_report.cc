@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/json_event.h"
 #include "cli/live_line.h"
 #include "cli/plan_money.h"
 #include "cli/report.h"
@@ -14,8 +15,6 @@ namespace weft::cli {
 namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
-
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json number(std::optional<double> value) { return value && std::isfinite(*value) ? Json(*value) : Json(); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/json_event.h"
 #include "cli/live_line.h"
 #include "cli/plan_job.h"
 #include "cli/plan_placement.h"
@@ -108,7 +109,7 @@ std::string json_serving(const ServingShown& shown) {
                     {"lines", std::move(lines)}};
   if (const double guessed = shown.plan.guessed_tokens_per_second; guessed > 0)
     event["tokens_per_second_of_one_guessed"] = guessed;
-  return event.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return dump(event);
 }
 
 std::string text_serving(const ServingShown& shown, bool verbose) {

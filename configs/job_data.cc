@@ -1,16 +1,14 @@
 #include "configs/job_data.h"
 
 #include <algorithm>
-#include <limits>
 #include <system_error>
 #include <utility>
 
+#include "configs/job_sections.h"
 #include "data/kinds.h"
 
 namespace weft::configs {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 data::IdxSpec read_idx(MapReader& reader, const PathRules& rules) {
   data::IdxSpec spec;

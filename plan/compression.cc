@@ -68,15 +68,15 @@ compress::Codec top_k_of(double ratio, compress::Values values, size_t count) {
 
 namespace {
 
-struct Traffic {
+struct DirectionTraffic {
   int64_t bytes = 0;   // of tensors that may have a codec, a microbatch
   size_t largest = 0;  // of them, in elements
 };
-std::map<Direction, Traffic> traffic_of(const Pipeline& pipeline) {
-  std::map<Direction, Traffic> traffic;
+std::map<Direction, DirectionTraffic> traffic_of(const Pipeline& pipeline) {
+  std::map<Direction, DirectionTraffic> traffic;
   for (const Message& message : pipeline.messages)
     for (const int64_t count : message.floats) {
-      Traffic& one = traffic[direction_of(message)];
+      DirectionTraffic& one = traffic[direction_of(message)];
       one.bytes += count * static_cast<int64_t>(sizeof(float));
       one.largest = std::max(one.largest, static_cast<size_t>(count));
     }
@@ -96,8 +96,8 @@ std::vector<LinkCodec> uniform_codecs(const Compression& compression, const Pipe
 
 std::vector<LinkCodec> adaptive_codecs(const Compression& compression, const Pipeline& pipeline,
                                        const ClusterView& cluster, std::span<const uint32_t> devices) {
-  const std::map<Direction, Traffic> all = traffic_of(pipeline);
-  const auto seconds_of = [&](const Direction& direction, const Traffic& traffic) {
+  const std::map<Direction, DirectionTraffic> all = traffic_of(pipeline);
+  const auto seconds_of = [&](const Direction& direction, const DirectionTraffic& traffic) {
     const auto& [from, to, backward] = direction;
     return transfer_seconds(traffic.bytes, cluster, devices[from], devices[to]);
   };

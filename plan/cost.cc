@@ -16,7 +16,7 @@ using dag::ValueId;
 
 namespace {
 
-constexpr double kLeast = 16;              // elements of an image, or a weight's outputs: less is as slow
+constexpr double kLeastElements = 16;      // elements of an image, or a weight's outputs: less is as slow
 constexpr int64_t kFewChannelsAGroup = 8;  // fill no vector
 
 int64_t elements_from(const Shape& shape, size_t axis) {
@@ -28,7 +28,7 @@ int64_t elements_from(const Shape& shape, size_t axis) {
 // The share of the work that goes at the rate of what is small: a fixed part is taken to come beside what
 // grows with the elements.
 double small_share(int64_t elements, double small, double large) {
-  const double count = std::max(kLeast, static_cast<double>(elements));
+  const double count = std::max(kLeastElements, static_cast<double>(elements));
   return std::max(0.0, (1 / count - 1 / large) / (1 / small - 1 / large));
 }
 

@@ -9,7 +9,7 @@ namespace weft::plan {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kNoBegin = std::numeric_limits<uint32_t>::max();
 constexpr double kForwardShare = 1.0 / 3;  // of a microbatch's work
 
 // One table of the dynamic programme: by stage and end, the best value and where that stage begins.
@@ -19,7 +19,7 @@ struct Table {
   std::vector<uint32_t> begin;
 
   Table(size_t stages, size_t positions)
-      : width(positions + 1), value(stages * width, kNever), begin(stages * width, kNone) {}
+      : width(positions + 1), value(stages * width, kNever), begin(stages * width, kNoBegin) {}
 };
 
 std::optional<Partition> read_back(const PartitionProblem& problem, const Table& table) {
@@ -30,7 +30,7 @@ std::optional<Partition> read_back(const PartitionProblem& problem, const Table&
   partition.ends.resize(stages);
   for (uint32_t stage = stages; stage-- > 0;) {
     const uint32_t begin = table.begin[stage * table.width + end];
-    WEFT_CHECK(begin != kNone);
+    WEFT_CHECK(begin != kNoBegin);
     partition.ends[stage] = end;
     const StageCost cost = problem.cost(stage, begin, end);
     partition.cost.bottleneck = std::max(partition.cost.bottleneck, cost.bottleneck);

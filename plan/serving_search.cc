@@ -7,7 +7,7 @@
 namespace weft::plan {
 namespace {
 
-constexpr double kEndless = std::numeric_limits<double>::infinity();
+constexpr double kEndlessSeconds = std::numeric_limits<double>::infinity();
 constexpr double kBetter = 1 - 1e-9;     // less is a rounding error
 constexpr double kEffortOfOrders = 1e8;  // steps of RingProblem::cut to try every order with
 constexpr double kEffort = 5e8;          // of all together
@@ -72,7 +72,7 @@ class RingSearch {
 
   // Whether a ring of so many stages is better than what is known.
   bool look_at(uint32_t stages) {
-    const double before = best_ ? best_->cuts.cost : kEndless;
+    const double before = best_ ? best_->cuts.cost : kEndlessSeconds;
     double orders = 1;
     for (uint32_t i = 0; i < stages; ++i) orders *= static_cast<double>(by_speed_.size() - i);
     if (by_speed_.size() <= kAllOrdersOf || orders * problem_.effort(stages) <= kEffortOfOrders) {
@@ -98,7 +98,7 @@ class RingSearch {
   void climb(uint32_t stages) {
     for (std::vector<uint32_t> order : beginnings(stages)) {
       double cost = consider(order);
-      while (cost < kEndless && effort_ < kEffort && improve(order, cost)) {
+      while (cost < kEndlessSeconds && effort_ < kEffort && improve(order, cost)) {
       }
     }
   }
@@ -141,7 +141,7 @@ class RingSearch {
     std::vector<uint32_t> order{entry};
     while (order.size() < stages) {
       uint32_t best = entry;
-      double nearest = kEndless;
+      double nearest = kEndlessSeconds;
       for (const uint32_t device : by_speed_) {
         if (contains(order, device)) continue;
         const LinkView link = cluster_.link(order.back(), device);
@@ -163,7 +163,7 @@ class RingSearch {
   double consider(const std::vector<uint32_t>& order) {
     effort_ += problem_.effort(order.size());
     auto cuts = problem_.cut(order, positions_);
-    if (!cuts) return kEndless;
+    if (!cuts) return kEndlessSeconds;
     const double cost = cuts->cost;
     if (!best_ || cost < best_->cuts.cost * kBetter) best_ = FoundRing{order, std::move(*cuts)};
     return cost;

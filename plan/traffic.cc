@@ -16,7 +16,7 @@ using dag::ValueId;
 
 namespace {
 
-constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kNobody = std::numeric_limits<uint32_t>::max();
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void Traffic::for_each_sum(const VisitSum& visit) const {
 }
 
 uint32_t Traffic::lowest_other_reader(ValueId term, uint32_t sum) const {
-  uint32_t lowest = kNone;
+  uint32_t lowest = kNobody;
   for (const OpId reader : users_[term.index])
     if (reader.index != sum) lowest = std::min(lowest, model_.position_of_op[reader.index]);
   return lowest;
@@ -137,7 +137,7 @@ Crossing make_crossing(const Traffic& traffic, uint32_t positions, const Ends& t
   return CrossingBuilder(traffic, positions, together).run();
 }
 Crossing make_crossing(const Model& model) {
-  return make_crossing(Traffic(model), model.positions, {.head_end = 0, .tail_begin = kNone});
+  return make_crossing(Traffic(model), model.positions, {.head_end = 0, .tail_begin = kNobody});
 }
 
 }  // namespace weft::plan

@@ -5,7 +5,7 @@
 namespace weft::serve {
 namespace {
 
-std::string number(int64_t value) { return std::to_string(value); }
+std::string text_of(int64_t value) { return std::to_string(value); }
 
 // The most positions that fit, at most `context`.
 int64_t most_positions(int64_t context, const std::function<bool(int64_t positions)>& fits) {
@@ -35,19 +35,19 @@ Status RequestLimits::check(const Request& request,
   for (const int64_t token : request.prompt)
     if (token < 0 || token >= vocabulary)
       return fail(ErrorCode::InvalidArgument,
-                  "the prompt has token " + number(token) + ", the model has " + number(vocabulary));
+                  "the prompt has token " + text_of(token) + ", the model has " + text_of(vocabulary));
   if (prompt > context)
     return fail(ErrorCode::OutOfRange,
-                "the prompt has " + number(prompt) + " tokens, the model's context is " + number(context));
+                "the prompt has " + text_of(prompt) + " tokens, the model's context is " + text_of(context));
   if (request.tokens_max > context - prompt)
-    return fail(ErrorCode::OutOfRange, "a prompt of " + number(prompt) + " tokens and max_tokens of " +
-                                           number(request.tokens_max) + " go beyond the model's context of " +
-                                           number(context));
+    return fail(ErrorCode::OutOfRange, "a prompt of " + text_of(prompt) + " tokens and max_tokens of " +
+                                           text_of(request.tokens_max) +
+                                           " go beyond the model's context of " + text_of(context));
   if (const int64_t positions = positions_of(request); !fits(positions))
     return fail(ErrorCode::OutOfRange,
-                "a sequence of " + number(positions) +
+                "a sequence of " + text_of(positions) +
                     " tokens needs more memory than there is; the largest that fits has " +
-                    number(most_positions(context, fits)));
+                    text_of(most_positions(context, fits)));
   return {};
 }
 

@@ -17,7 +17,7 @@ using dag::Tensor;
 // Of rows_max and sequences_max: their pieces are together no more than a pass may have.
 constexpr int64_t kCountMax = static_cast<int64_t>(kPassPiecesMax / 2);
 
-tl::unexpected<Error> refuse(std::string message) {
+tl::unexpected<Error> refuse_ring(std::string message) {
   return fail(ErrorCode::InvalidArgument, std::move(message));
 }
 
@@ -28,8 +28,9 @@ Status check_options(const RingOptions& options) {
       options.positions_max <= dag::kElementCountMax && options.prompt_rows >= 1 &&
       options.kept_positions_max >= 0)
     return {};
-  return refuse("a ring needs rows_max, sequences_max and passes_max from 1 to " + std::to_string(kCountMax) +
-                ", a positions_max from 1 to 2^40 and at least one of prompt_rows");
+  return refuse_ring("a ring needs rows_max, sequences_max and passes_max from 1 to " +
+                     std::to_string(kCountMax) +
+                     ", a positions_max from 1 to 2^40 and at least one of prompt_rows");
 }
 
 std::vector<PassPiece> without_ends(std::span<const PassPiece> pieces) {
@@ -105,8 +106,8 @@ Result<std::unique_ptr<RingStage>> RingStage::create(std::shared_ptr<const Incre
                                                      const RingOptions& options) {
   WEFT_TRY_STATUS(check_options(options));
   if (range.begin < 1 || range.begin >= range.end || range.end >= part_count(*model))
-    return refuse("parts " + std::to_string(range.begin) + " to " + std::to_string(range.end) + " of " +
-                  std::to_string(part_count(*model)) + " are none of a stage between the entry's");
+    return refuse_ring("parts " + std::to_string(range.begin) + " to " + std::to_string(range.end) + " of " +
+                       std::to_string(part_count(*model)) + " are none of a stage between the entry's");
   return std::unique_ptr<RingStage>(new RingStage(std::move(model), range, std::move(stage), options));
 }
 
@@ -136,7 +137,7 @@ RingStage::Kept RingStage::after(const PassPiece& piece) const {
 
 Status RingStage::check_form(const Pass& in) const {
   if (in.number <= last_)
-    return refuse("pass " + std::to_string(in.number) + " comes behind pass " + std::to_string(last_));
+    return refuse_ring("pass " + std::to_string(in.number) + " comes behind pass " + std::to_string(last_));
   WEFT_TRY_STATUS(check_pieces(in.pieces, limits()));
   return check_rows(in, in_);
 }
@@ -146,9 +147,9 @@ Status RingStage::check_follows(const Pass& in) const {
     const auto kept = kept_.find(piece.sequence);
     const int64_t length = kept == kept_.end() ? 0 : kept->second.length;
     if (piece.first > length)
-      return refuse("sequence " + std::to_string(piece.sequence) + ": position " +
-                    std::to_string(piece.first) + " comes, and only " + std::to_string(length) +
-                    " have been computed");
+      return refuse_ring("sequence " + std::to_string(piece.sequence) + ": position " +
+                         std::to_string(piece.first) + " comes, and only " + std::to_string(length) +
+                         " have been computed");
   }
   return check_room(in);
 }
@@ -229,7 +230,8 @@ Result<std::unique_ptr<RingEntry>> RingEntry::create(std::shared_ptr<const Incre
                          ranges.back().end == parts && ranges.front().end > 0 &&
                          ranges.back().begin < parts &&
                          (ranges.size() == 1 || ranges[0].end < ranges[1].begin);
-  if (!has_sense) return refuse("the entry has the first part and the last, and no other stage has them");
+  if (!has_sense)
+    return refuse_ring("the entry has the first part and the last, and no other stage has them");
   return std::unique_ptr<RingEntry>(new RingEntry(std::move(model), ranges, std::move(stage), options));
 }
 
@@ -298,12 +300,12 @@ Result<RingEntry::Step> RingEntry::next() {
 
 Status RingEntry::check(const Pass& pass) const {
   if (under_way_.empty() || under_way_.begin()->first != pass.number)
-    return refuse("pass " + std::to_string(pass.number) +
-                  (under_way_.empty()
-                       ? " comes, and none is under way"
-                       : " comes, where pass " + std::to_string(under_way_.begin()->first) + " is due"));
+    return refuse_ring("pass " + std::to_string(pass.number) +
+                       (under_way_.empty()
+                            ? " comes, and none is under way"
+                            : " comes, where pass " + std::to_string(under_way_.begin()->first) + " is due"));
   if (pass.pieces != under_way_.begin()->second)
-    return refuse("pass " + std::to_string(pass.number) + " has other pieces than were sent");
+    return refuse_ring("pass " + std::to_string(pass.number) + " has other pieces than were sent");
   return check_rows(pass, in_);
 }
 

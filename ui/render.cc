@@ -10,10 +10,10 @@ namespace weft::ui {
 
 namespace {
 
-constexpr size_t kTextMax = 2000, kPlanLinesShown = 400, kStagesShown = 256;
+constexpr size_t kTextShown = 2000, kPlanLinesShown = 400, kStagesShown = 256;
 constexpr size_t kEndsOfMatrix = 24, kSitesShown = 24;
 
-std::string shown(std::string_view text) { return printable(text.substr(0, kTextMax)); }
+std::string shown(std::string_view text) { return printable(text.substr(0, kTextShown)); }
 
 Json render_link_use(const proto::LinkUse& link) {
   return {{"stage", link.seat.stage},

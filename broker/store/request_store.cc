@@ -9,7 +9,7 @@
 namespace weft::broker {
 namespace {
 
-constexpr int64_t kApplication = 0x77667271;  // "wfrq"
+constexpr int64_t kApplicationOfRequests = 0x77667271;  // "wfrq"
 constexpr int64_t kFormat = 2;
 constexpr size_t kDigest = 64;  // of hex
 constexpr size_t kStopsMax = 64, kStopBytesMax = size_t{1} << 20;
@@ -148,11 +148,12 @@ Status make_tables(Database& database) {
   WEFT_TRY(const int64_t tables, database.integer("SELECT COUNT(*) FROM sqlite_schema"));
   if (application == 0 && tables == 0) {
     WEFT_TRY_STATUS(database.execute(kTables));
-    WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
+    WEFT_TRY_STATUS(
+        database.execute(("PRAGMA application_id = " + std::to_string(kApplicationOfRequests)).c_str()));
     WEFT_TRY_STATUS(database.execute(("PRAGMA user_version = " + std::to_string(kFormat)).c_str()));
     return transaction.commit();
   }
-  if (application != kApplication) return damaged(database, "a database of another program");
+  if (application != kApplicationOfRequests) return damaged(database, "a database of another program");
   WEFT_TRY(int64_t format, database.integer("PRAGMA user_version"));
   if (format == 1) {  // without keys
     WEFT_TRY_STATUS(database.execute("ALTER TABLE requests ADD COLUMN once TEXT NOT NULL DEFAULT ''"));

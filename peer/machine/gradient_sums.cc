@@ -12,7 +12,7 @@ using proto::Direction;
 
 namespace {
 
-tl::unexpected<Error> wrong(const proto::TensorHeader& header, const std::string& what) {
+tl::unexpected<Error> wrong_gradient(const proto::TensorHeader& header, const std::string& what) {
   return fail(ErrorCode::InvalidArgument, "gradient " + std::to_string(header.edge) + " of step " +
                                               std::to_string(header.step) + ": " + what);
 }
@@ -60,24 +60,24 @@ dag::TensorSpec fresh_spec(const proto::AssignStage& assign, const dag::FreshSta
 Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<SummedTensor>& gradients,
                           const proto::TensorHeader& header) {
   const SummedTensor* gradient = find(gradients, header.edge);
-  if (gradient == nullptr) return wrong(header, "the stage has none of that number");
+  if (gradient == nullptr) return wrong_gradient(header, "the stage has none of that number");
   const bool is_sum = header.direction == Direction::Backward;
   if (is_sum == gradient->is_ours)
-    return wrong(header, is_sum ? "it is added up here" : "it is not added up here");
+    return wrong_gradient(header, is_sum ? "it is added up here" : "it is not added up here");
   if (header.replica >= assign.exact->ranges.size() || header.replica == assign.seat.replica ||
       (is_sum && header.replica != gradient->tensor->owner))
-    return wrong(header, "it is not that replica's");
+    return wrong_gradient(header, "it is not that replica's");
   const dag::RangeShare share = dag::share_of(assign.exact->ranges, header.replica);
   const bool is_of_share = is_sum            ? header.microbatch == 0
                            : gradient->fresh ? header.microbatch == share.first
                                              : is_sent_as(share, header.microbatch);
-  if (!is_of_share) return wrong(header, "of a range that is not that replica's");
+  if (!is_of_share) return wrong_gradient(header, "of a range that is not that replica's");
   const dag::TensorSpec spec =
       gradient->fresh && !is_sum ? fresh_spec(assign, *gradient->fresh, header.replica) : gradient->spec;
   if (header.spec != spec)
-    return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(spec));
+    return wrong_gradient(header, "it is " + to_string(header.spec) + ", expected " + to_string(spec));
   if (header.codec != compress::Codec{})
-    return wrong(header, "it comes as " + compress::name(header.codec) + ", expected dense");
+    return wrong_gradient(header, "it comes as " + compress::name(header.codec) + ", expected dense");
   return {};
 }
 
@@ -94,18 +94,18 @@ GradientSums::GradientSums(std::shared_ptr<const proto::AssignStage> assignment)
 
 Status GradientSums::on_tensor(const plan::Seat& from, const proto::TensorHeader& header,
                                uint64_t completed) {
-  if (gradients_.empty()) return wrong(header, "the stage adds up nothing");
+  if (gradients_.empty()) return wrong_gradient(header, "the stage adds up nothing");
   WEFT_TRY_STATUS(check_gradient_sum(*assignment_, gradients_, header));
   const proto::AgreedTensor& tensor = *find(gradients_, header.edge)->tensor;
   if (header.replica != from.replica || tensor.stages[from.replica] != from.stage)
-    return wrong(header, "it belongs to another seat");
+    return wrong_gradient(header, "it belongs to another seat");
   if (header.step <= completed || header.step > completed + 2 || header.step > assignment_->training.steps)
-    return wrong(header, "it is not its time");
+    return wrong_gradient(header, "it is not its time");
   Arrived& there = arrived_[header.step];
   const bool is_sum = header.direction == Direction::Backward;
   const bool is_new = is_sum ? there.sums.insert(header.edge).second
                              : there.ranges.emplace(header.edge, header.microbatch).second;
-  if (!is_new) return wrong(header, "it came twice");
+  if (!is_new) return wrong_gradient(header, "it came twice");
   (is_sum ? there.last_sum : there.last_range) = from;
   return {};
 }
