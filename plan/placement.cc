@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kOrdersKept = 4;
 constexpr int kRowsMax = 20'000;  // of an enumeration: then the best so far have to do
 constexpr size_t kDevicesEnumerated = 8;
-constexpr size_t kStartsMax = 8;
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kPlacementsMax = 8;
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
 
 // Devices that can stand for each other: equal in all that a plan can tell.
 bool interchangeable(const DeviceView& one, const DeviceView& other) {
@@ -23,7 +23,7 @@ bool interchangeable(const DeviceView& one, const DeviceView& other) {
 }
 
 struct Ranked {
-  double score = kNever;
+  double score = kNoTime;
   std::vector<uint32_t> order;
 };
 void keep_best(std::vector<Ranked>& best, Ranked candidate) {
@@ -44,7 +44,7 @@ double score_of(const Scope& scope, bool as_ring, const std::vector<uint32_t>& o
   PartitionProblem unbounded = problem;
   for (auto& stage : unbounded.stages) stage.memory = std::numeric_limits<int64_t>::max();
   const auto partition = least_bottleneck(unbounded);
-  return partition ? 1e6 + estimate(partition->cost, scope.request->microbatches) : kNever;
+  return partition ? 1e6 + estimate(partition->cost, scope.request->microbatches) : kNoTime;
 }
 
 // Depth first over orders. The rows of the dynamic programme belong to the branch, so that orders with the
@@ -91,7 +91,7 @@ class Enumeration {
   void descend(uint32_t stage) {
     if (stage == scope_.stages) {
       auto [bottleneck, sum] = rows_[stage - 1][positions_];
-      if (bottleneck == kNever) return;
+      if (bottleneck == kNoTime) return;
       if (ring_) {
         const StageCost closing = closing_cost();
         bottleneck = std::max(bottleneck, closing.bottleneck);
@@ -140,7 +140,7 @@ class Enumeration {
     problem.gradient_sums = scope_.request->gradient_sums;
     // The first, the one that is looked at, and another where there are more than two.
     problem.stages.resize(scope_.stages > 2 ? 3 : 2);
-    problem.stages[0].receive.bytes_per_second = problem.stages[0].give_back.bytes_per_second = kNever;
+    problem.stages[0].receive.bytes_per_second = problem.stages[0].give_back.bytes_per_second = kNoTime;
     return problem;
   }
   // Of the link between the last device and the first, which nothing is known of before the last is chosen.
@@ -154,7 +154,7 @@ class Enumeration {
 
   void fill_row(uint32_t stage, size_t device) {
     Row& row = rows_[stage];
-    row.assign(positions_ + 1, {kNever, kNever});
+    row.assign(positions_ + 1, {kNoTime, kNoTime});
     PartitionProblem problem = empty_problem();
     auto& at = problem.stages[stage == 0 ? 0 : 1];
     at.seconds_before = before_[device];
@@ -173,7 +173,7 @@ class Enumeration {
       for (uint32_t begin = stage == 0 ? 0 : end - 1;; --begin) {
         if (problem.compute(own, begin, end) > row[end].first) break;
         const std::pair<double, double> before = stage == 0 ? std::pair(0.0, 0.0) : rows_[stage - 1][begin];
-        if (before.first < kNever && problem.fits(begin, end, own)) {
+        if (before.first < kNoTime && problem.fits(begin, end, own)) {
           const StageCost cost = problem.cost(own, begin, end);
           row[end] = std::min(row[end], {std::max(before.first, cost.bottleneck), before.second + cost.sum});
         }
@@ -183,7 +183,7 @@ class Enumeration {
 
   double lower_bound(uint32_t stage) const {
     const uint32_t left = scope_.stages - 1 - stage;
-    double bottleneck = kNever;
+    double bottleneck = kNoTime;
     for (uint32_t end = 0; end <= positions_; ++end) {
       const double rest = fastest_[positions_] - fastest_[end];
       if (left == 0 && end < positions_) continue;
@@ -294,7 +294,7 @@ std::vector<std::vector<uint32_t>> orders_of_all(const Scope& scope, const Group
 std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope, bool as_ring) {
   const Groups groups = groups_of(scope);
   std::vector<Ranked> best;
-  for (size_t start = 0; start < std::min(groups.size(), kStartsMax); ++start) {
+  for (size_t start = 0; start < std::min(groups.size(), kPlacementsMax); ++start) {
     const Groups row = nearest_row(groups, start, scope.request->cluster);
     if (!scope.request->every_site) {
       std::vector<uint32_t> order = first_of(row, scope.stages);

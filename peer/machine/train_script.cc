@@ -15,7 +15,9 @@ using proto::CommandKind;
 using proto::ProgramKind;
 
 namespace {
-tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
+tl::unexpected<Error> refuse_script(const std::string& what) {
+  return fail(ErrorCode::InvalidArgument, what);
+}
 
 bool copies(const Command& command) {
   return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState;
@@ -60,12 +62,13 @@ TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, c
 // ---- commands
 
 Status TrainScript::on_command(const Command& command) {
-  if (command.sequence == 0) return refuse("a command without a sequence number");
+  if (command.sequence == 0) return refuse_script("a command without a sequence number");
   // One that is settled may never have come: others were to report of it, and a broker was restarted.
   if (command.sequence > std::max(last_sequence_, command.settled) + 1)
-    return refuse("command " + std::to_string(command.sequence) + " after " + std::to_string(last_sequence_));
+    return refuse_script("command " + std::to_string(command.sequence) + " after " +
+                         std::to_string(last_sequence_));
   if (command.sequence <= last_sequence_) return {};
-  if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");
+  if (commands_.size() >= kCommandsMax) return refuse_script("too many commands at once");
   WEFT_TRY_STATUS(check_command(*assignment_, command, granted_));
   if (command.kind == CommandKind::LeaveOut) {
     WEFT_TRY_STATUS(turns_.leave_out(command, completed_, given_.step));
@@ -97,9 +100,9 @@ void TrainScript::take_reports_of_agreement() {
 Status TrainScript::on_norm(const proto::GradientNorm& norm) {
   if (norm.step <= completed_) return {};
   if (norm.step > granted_ || norm.step > completed_ + Arrivals::kStepsAhead)
-    return refuse("a gradient norm of a step that is not under way");
+    return refuse_script("a gradient norm of a step that is not under way");
   if (norm.skip && !assignment_->training.skips_diverged() && !is_empty_step(*assignment_, norm.step))
-    return refuse("a step to be skipped of a job that skips none");
+    return refuse_script("a step to be skipped of a job that skips none");
   decisions_[norm.step] = {norm.norm, norm.skip};
   return {};
 }
