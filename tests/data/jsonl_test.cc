@@ -286,6 +286,51 @@ TEST(Jsonl, LinesOfOtherSystemsAreRead) {
   EXPECT_EQ(row_of(**dataset, "targets", 1), (Row{0xA9, '\n', kNo, kNo}));
 }
 
+// Bytes that changed, went or came: it is read or refused, with the file's name.
+TEST(Jsonl, DamagedFilesAreReadOrRefused) {
+  const std::string whole =
+      R"({"text": "a \u00e9 text", "q": "ask", "a": "tell", "messages": [{"role": "user", "content": "a"},)"
+      R"( {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]})"
+      "\n";
+  const JsonlSpec specs[] = {texts({}, 8), completions({}, 8), talks({}, 32)};
+  uint32_t read = 0;
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 1);
+    std::string bytes = whole + whole;
+    for (uint32_t changes = 1 + rng.below(3); changes > 0; --changes) {
+      const size_t at = static_cast<size_t>(rng.below(bytes.size()));
+      constexpr std::string_view kLikely = "{}[]\",:\\\n 0u";
+      switch (rng.below(4)) {
+        case 0:
+          bytes.erase(at, 1 + rng.below(8));
+          break;
+        case 1:
+          bytes.insert(at, bytes.substr(static_cast<size_t>(rng.below(bytes.size())), 9));
+          break;
+        case 2:
+          bytes[at] = kLikely[rng.below(kLikely.size())];
+          break;
+        default:
+          bytes[at] = static_cast<char>(rng.next_u32());
+      }
+    }
+    const Scratch scratch;
+    JsonlSpec spec = specs[seed % 3];
+    spec.path = scratch.write("d", bytes);
+    const auto dataset = open_jsonl(spec);
+    if (!dataset) {
+      EXPECT_NE(dataset.error().message.find(spec.path.string()), std::string::npos)
+          << dataset.error().message;
+      continue;
+    }
+    ++read;
+    for (uint32_t sample = 0; sample < (*dataset)->sample_count(); ++sample)
+      EXPECT_EQ(row_of(**dataset, "tokens", sample).size(), static_cast<size_t>(spec.sequence_length));
+  }
+  EXPECT_GT(read, 20u);
+}
+
 // ---- tokenizers
 
 // Bytes, and two tokens that end a text.
