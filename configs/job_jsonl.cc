@@ -9,6 +9,8 @@ namespace {
 
 using Form = data::JsonlSpec::Form;
 
+constexpr size_t kPromptFieldsMax = 16;
+
 // Which fields an object has: `text`, or `prompt` with `completion`, or `messages`.
 void read_form(MapReader& reader, data::JsonlSpec& spec) {
   const Node* text = reader.take("text");
@@ -26,7 +28,14 @@ void read_form(MapReader& reader, data::JsonlSpec& spec) {
     if (node != nullptr) spec.fields.push_back(reader.parse_text(*node, key).value_or(std::string()));
   };
   add(text, "text");
-  add(prompt, "prompt");
+  if (prompt != nullptr && prompt->kind == Node::Kind::Sequence) {
+    if (prompt->items.empty() || prompt->items.size() > kPromptFieldsMax)
+      reader.problem(prompt->where, "`" + reader.path_of("prompt") + "` is a list of 1 to " +
+                                        std::to_string(kPromptFieldsMax) + " fields");
+    for (const Node& item : prompt->items) add(&item, "prompt");
+  } else {
+    add(prompt, "prompt");
+  }
   add(completion, "completion");
   add(messages, "messages");
 }
@@ -59,7 +68,8 @@ void read_turns(MapReader& reader, data::JsonlSpec& spec) {
 
 data::JsonlSpec read_jsonl(MapReader& reader, const PathRules& rules) {
   using Packing = data::JsonlSpec::Packing;
-  static constexpr Choice<Packing> kPackings[] = {{"none", Packing::None}, {"across", Packing::Across}};
+  static constexpr Choice<Packing> kPackings[] = {
+      {"none", Packing::None}, {"across", Packing::Across}, {"apart", Packing::Apart}};
   data::JsonlSpec spec;
   spec.path = read_file_path(reader, "path", "name the file, which has a JSON object a line", rules);
   read_tokenizer(reader, rules, spec);

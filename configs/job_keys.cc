@@ -70,10 +70,10 @@ constexpr JobKey kFile[] = {
 constexpr JobKey kInputs[] = {
     {.path = "inputs",
      .meaning =
-         "A map from each input of the graph to the data column that feeds it. Of the data types, `idx` "
-         "and `images` have the columns `image` and `label`; `text` has `tokens` and `targets`, `jsonl` also "
-         "`attention_mask` and `positions`; `npz` has the names of its arrays; of `npy` and `csv` the job "
-         "names them.",
+         "A map from each input of the graph to the data column that feeds it. `idx` and `images` have the "
+         "columns `image` and `label`; `text` has `tokens` and `targets`, `jsonl` also `attention_mask`, "
+         "`positions` and `causal_mask`; `npz` has the names of its arrays; of `npy` and `csv` the job names "
+         "them.",
      .example = "inputs: {x: image}"},
     {.path = "inputs.INPUT.value",
      .meaning = "In place of a column: a number, or lists of numbers, that the input is for every sample.",

@@ -169,11 +169,13 @@ constexpr JobKey kData[] = {
      .otherwise_words = "an object holds a completion, or messages",
      .takes = "the name of a field"},
     {.path = "data.SET.prompt",
-     .meaning = "`jsonl`: the field of what stands before a completion. It is read, and not learnt.",
+     .meaning = "`jsonl`: the field of what stands before a completion. It is read, and not learnt. A list "
+                "of fields is "
+                "read with a line for each; an empty one has none.",
      .example = "data: {train: {type: jsonl, path: d, tokenizer: bytes, prompt: q, completion: a, "
                 "sequence_length: 9}}",
      .otherwise_words = "an object holds a text, or messages",
-     .takes = "the name of a field"},
+     .takes = "the name of a field, or a list of names"},
     {.path = "data.SET.completion",
      .meaning =
          "`jsonl`: the field of what is to be written behind the prompt. What does not fit into a sample "
@@ -208,11 +210,13 @@ constexpr JobKey kData[] = {
      .meaning =
          "`jsonl`: `none` gives each document a sample of its own. `across` puts several into one, where "
          "they fit: less is computed for nothing, and documents of a sample see each other in attention. "
-         "Their positions begin at 0 each.",
+         "Their positions begin at 0 each. With `apart` they do not see each other: an input of the model "
+         "takes "
+         "the column `causal_mask`.",
      .example = "data: {train: {type: jsonl, path: d, tokenizer: t.json, text: text, pack: across, "
                 "sequence_length: 9}}",
      .otherwise = "none",
-     .takes = "`none` or `across`"},
+     .takes = "`none`, `across` or `apart`"},
     {.path = "shuffle",
      .meaning = "Whether each epoch has its samples in another order.",
      .example = "shuffle: false",

@@ -105,11 +105,13 @@ struct JsonlSpec {
   enum class Packing : uint8_t {
     None,    // a sample holds one document, or a part of one
     Across,  // several, which see each other in attention
+    Apart,   // several, which do not: the model takes the column causal_mask
   };
   std::filesystem::path path;
   std::filesystem::path tokenizer{};  // a tokenizer.json; empty: each byte is a token
   Form form = Form::Text;
-  // Of an object: the text; the prompt and the completion; the messages.
+  // Of an object: the text; the parts of the prompt, a line each, and at the end the completion; the
+  // messages.
   std::vector<std::string> fields{};
   std::string chat_template{};  // of Messages; empty: what tokenizer_config.json beside the tokenizer says
   std::string

@@ -149,10 +149,13 @@ Result<Document> DocumentEncoder::encode_text(std::string_view object) const {
 // Each by itself, for whoever asks has the prompt alone.
 Result<Document> DocumentEncoder::encode_completion(std::string_view object) const {
   WEFT_TRY(const auto texts, texts_of_json(object, fields_));
-  if (texts[1].empty()) return fail(ErrorCode::InvalidArgument, "its completion is empty");
+  if (texts.back().empty()) return fail(ErrorCode::InvalidArgument, "its completion is empty");
+  std::string before;
+  for (const std::string& part : std::span(texts).first(texts.size() - 1))
+    if (!part.empty()) before += (before.empty() ? "" : "\n") + part;
   const text::EncodeOptions options{.special = text::SpecialTokens::Recognized, .adds_frame = false};
-  WEFT_TRY(const auto prompt, tokenizer_.encode(texts[0], options));
-  WEFT_TRY(const auto completion, tokenizer_.encode(texts[1], options));
+  WEFT_TRY(const auto prompt, tokenizer_.encode(before, options));
+  WEFT_TRY(const auto completion, tokenizer_.encode(texts.back(), options));
   Document document{tokenizer_.parts().before, {}};
   document.tokens.insert(document.tokens.end(), prompt.begin(), prompt.end());
   document.is_learnt.assign(document.tokens.size(), false);

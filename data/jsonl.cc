@@ -4,7 +4,7 @@
 // end is left out then. All of it is kept as tokens, four bytes each.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "data/dataset.h"
@@ -14,6 +14,7 @@
 namespace weft::data {
 namespace {
 
+constexpr int64_t kMaskLengthMax = 1 << 14;      // a GiB of mask
 constexpr int64_t kNotLearnt = -100;             // as of `loss.ignore_index`
 constexpr uint32_t kLearnt = uint32_t{1} << 31;  // beside a token's number
 
@@ -34,11 +35,20 @@ struct Documents {
   }
 };
 
-enum class Kind : uint8_t { Tokens, Targets, Mask, Positions };
+enum class Kind : uint8_t { Tokens, Targets, Mask, Positions, CausalMask };
 constexpr std::pair<std::string_view, Kind> kColumns[] = {{"tokens", Kind::Tokens},
                                                           {"targets", Kind::Targets},
                                                           {"attention_mask", Kind::Mask},
-                                                          {"positions", Kind::Positions}};
+                                                          {"positions", Kind::Positions},
+                                                          {"causal_mask", Kind::CausalMask}};
+
+bool is_named(const JsonlSpec& spec, std::string_view column) {
+  return std::find(spec.columns.begin(), spec.columns.end(), column) != spec.columns.end();
+}
+// The mask is made only for whoever names it: it is as long as the square of the others.
+bool is_wanted(const JsonlSpec& spec, std::string_view column, Kind kind) {
+  return is_named(spec, column) || (spec.columns.empty() && kind != Kind::CausalMask);
+}
 
 class JsonlDataset final : public Dataset {
  public:
@@ -48,12 +58,14 @@ class JsonlDataset final : public Dataset {
         padding_(padding),
         notes_(std::move(notes)) {
     for (const auto& [name, kind] : kColumns) {
-      if (!spec.columns.empty() &&
-          std::find(spec.columns.begin(), spec.columns.end(), name) == spec.columns.end()) {
+      if (!is_wanted(spec, name, kind)) {
         others_.emplace_back(name);
         continue;
       }
-      columns_.push_back({std::string(name), {dag::DType::I64, {spec.sequence_length}}});
+      const int64_t length = spec.sequence_length;
+      columns_.push_back({std::string(name), kind == Kind::CausalMask
+                                                 ? dag::TensorSpec{dag::DType::F32, {1, length, length}}
+                                                 : dag::TensorSpec{dag::DType::I64, {length}}});
       kinds_.push_back(kind);
     }
   }
@@ -63,6 +75,7 @@ class JsonlDataset final : public Dataset {
   std::span<const std::string> notes() const override { return notes_; }
   uint64_t resident_bytes() const override { return documents_.bytes(); }
   uint32_t sample_count() const override { return static_cast<uint32_t>(documents_.samples.size() - 1); }
+  bool is_finite(size_t /*column*/) const override { return true; }
   std::string place_of(uint64_t sample) const override {
     const auto pieces = pieces_of(static_cast<size_t>(sample));
     const auto first = std::to_string(pieces.front().line), last = std::to_string(pieces.back().line);
@@ -71,14 +84,17 @@ class JsonlDataset final : public Dataset {
 
   Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const override {
     WEFT_CHECK(column < columns_.size());
-    WEFT_CHECK(out.size() == samples.size() * length_ * sizeof(int64_t));
-    auto* row = reinterpret_cast<int64_t*>(out.data());
+    const auto size = static_cast<size_t>(columns_[column].sample.bytes().value);
+    WEFT_CHECK(out.size() == samples.size() * size);
     for (const uint32_t sample : samples) {
       if (sample >= sample_count())
         return fail(ErrorCode::OutOfRange,
                     "sample " + std::to_string(sample) + " of " + std::to_string(sample_count()));
-      write(kinds_[column], pieces_of(sample), {row, length_});
-      row += length_;
+      if (kinds_[column] == Kind::CausalMask)
+        write_mask(pieces_of(sample), {reinterpret_cast<float*>(out.data()), length_ * length_});
+      else
+        write(kinds_[column], pieces_of(sample), {reinterpret_cast<int64_t*>(out.data()), length_});
+      out = out.subspan(size);
     }
     return {};
   }
@@ -98,6 +114,17 @@ class JsonlDataset final : public Dataset {
     for (const Piece& piece : pieces)
       for (uint32_t i = 0; i < piece.length; ++i) row[at++] = value(kind, piece, i);
   }
+  // To be added to attention's scores: 0 where a position looks at itself, or at what is before it in its
+  // document. What only fills up looks at itself, so that no row is without a place to look at.
+  void write_mask(std::span<const Piece> pieces, std::span<float> square) const {
+    std::fill(square.begin(), square.end(), std::numeric_limits<float>::lowest());
+    size_t at = 0;
+    for (const Piece& piece : pieces)
+      for (uint32_t i = 0; i < piece.length; ++i, ++at)
+        std::fill_n(square.begin() + static_cast<ptrdiff_t>(at * length_ + at - i), i + 1, 0.0F);
+    for (; at < length_; ++at) square[at * length_ + at] = 0;
+  }
+
   int64_t value(Kind kind, const Piece& piece, uint32_t i) const {
     const auto token = [&](uint64_t place) { return documents_.tokens[static_cast<size_t>(place)]; };
     switch (kind) {
@@ -111,6 +138,8 @@ class JsonlDataset final : public Dataset {
         return 1;
       case Kind::Positions:
         return i;
+      case Kind::CausalMask:
+        break;  // write_mask
     }
     return 0;
   }
@@ -255,6 +284,14 @@ Result<std::unique_ptr<Dataset>> open_jsonl(const JsonlSpec& spec, const OpenOpt
   if (spec.sequence_length < 1 || spec.sequence_length > kSequenceLengthMax)
     return file->error(ErrorCode::OutOfRange,
                        "sequence_length must be 1 to " + std::to_string(kSequenceLengthMax));
+  if (spec.packing == JsonlSpec::Packing::Apart && !is_named(spec, "causal_mask"))
+    return file->error(
+        ErrorCode::InvalidArgument,
+        "`pack: apart` needs an input of the model that takes the column causal_mask; by `pack: "
+        "across` documents of a sample see each other");
+  if (spec.sequence_length > kMaskLengthMax && is_named(spec, "causal_mask"))
+    return file->error(ErrorCode::OutOfRange,
+                       "with causal_mask sequence_length is at most " + std::to_string(kMaskLengthMax));
   WEFT_TRY(const auto encoder, DocumentEncoder::open(spec));
   return JsonlReader(std::move(file), spec, encoder, options.resident_max).run();
 }

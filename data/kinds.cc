@@ -122,6 +122,8 @@ std::string form_of_documents(const fs::path& path) {
   };
   for (const char* field : {"messages", "conversations"})
     if (has(field)) return "messages: " + std::string(field);
+  if (has("instruction") && has("input") && has("output"))
+    return "prompt: [instruction, input], completion: output";
   for (const auto& [prompt, completion] :
        {std::pair("prompt", "completion"), {"instruction", "output"}, {"question", "answer"}})
     if (has(prompt) && has(completion))

@@ -73,7 +73,9 @@ void add_transform(const std::string& column, const data::Transform& transform,
 void add_documents(const data::JsonlSpec& jsonl, std::map<std::string, std::string>& values) {
   values["data.train.sequence_length"] = std::to_string(jsonl.sequence_length);
   values["data.train.validation"] = text_of(jsonl.validation);
-  values["data.train.pack"] = jsonl.packing == data::JsonlSpec::Packing::Across ? "across" : "none";
+  values["data.train.pack"] = jsonl.packing == data::JsonlSpec::Packing::None     ? "none"
+                              : jsonl.packing == data::JsonlSpec::Packing::Across ? "across"
+                                                                                  : "apart";
   values["data.train.chat_template"] = words(jsonl.chat_template);
   values["data.train.end"] = words(jsonl.end);
   std::string fields;

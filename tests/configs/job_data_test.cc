@@ -92,6 +92,11 @@ TEST(JobData, DocumentsAreRead) {
   EXPECT_EQ(pairs.form, data::JsonlSpec::Form::Completion);
   EXPECT_EQ(pairs.fields, (std::vector<std::string>{"q", "a"}));
   EXPECT_EQ(pairs.end, "</s>");
+  EXPECT_EQ(
+      parsed<data::JsonlSpec>(
+          "{type: jsonl, path: d, tokenizer: bytes, prompt: [q, more], completion: a, sequence_length: 8}")
+          .fields,
+      (std::vector<std::string>{"q", "more", "a"}));
 }
 
 TEST(JobData, DocumentsAreOfOneForm) {

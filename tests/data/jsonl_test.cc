@@ -84,6 +84,20 @@ TEST(Jsonl, OfACompletionThePromptIsReadAndNotLearnt) {
   EXPECT_EQ(targets_of(**dataset, 0), "...yes..");
 }
 
+TEST(Jsonl, APromptMayHaveSeveralFields) {
+  const Scratch scratch;
+  JsonlSpec spec = completions(scratch.write("d", R"({"q": "add", "more": "12", "a": "3"})"
+                                                  "\n"
+                                                  R"({"q": "add", "more": "", "a": "3"})"),
+                               8);
+  spec.fields = {"q", "more", "a"};
+  const auto dataset = open_jsonl(spec);
+  ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
+  EXPECT_EQ(tokens_of(**dataset, 0), "add\n12__");
+  EXPECT_EQ(targets_of(**dataset, 0), ".....3..");
+  EXPECT_EQ(targets_of(**dataset, 1), "..3.....");
+}
+
 TEST(Jsonl, OfAConversationTheAnswersAreLearnt) {
   const Scratch scratch;
   const auto path = scratch.write("d", R"({"messages": [{"role": "user", "content": "a"},
@@ -120,6 +134,31 @@ TEST(Jsonl, PackedDocumentsStandSideBySideAndNoneIsCut) {
   EXPECT_EQ(tokens_of(**dataset, 1), "fgh_");
   EXPECT_EQ((*dataset)->place_of(0), "lines 1 to 3");
   EXPECT_EQ((*dataset)->place_of(1), "line 4");
+}
+
+TEST(Jsonl, DocumentsThatArePackedApartDoNotSeeEachOther) {
+  const Scratch scratch;
+  JsonlSpec spec = texts(scratch.write("d", R"({"text": "abc"})"
+                                            "\n"
+                                            R"({"text": "de"})"),
+                         4);
+  spec.packing = Packing::Apart;
+  EXPECT_TRUE(fails_with(open_jsonl(spec), ErrorCode::InvalidArgument, "takes the column causal_mask"));
+  spec.columns = {"tokens", "causal_mask"};
+  const auto dataset = open_jsonl(spec);
+  ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
+  EXPECT_EQ((*dataset)->describe(), "1 samples of tokens i64[4], causal_mask f32[1,4,4]");
+  EXPECT_EQ(tokens_of(**dataset, 0), "abd_");
+  const dag::Tensor mask = read_column(**dataset, "causal_mask", {0});
+  std::string seen;
+  for (const float value : mask.as<float>()) seen += value == 0 ? 'x' : value < -1e38F ? '-' : '?';
+  EXPECT_EQ(seen,
+            "x---"
+            "xx--"
+            "--x-"
+            "---x");
+  spec.sequence_length = 1 << 15;
+  EXPECT_TRUE(fails_with(open_jsonl(spec), ErrorCode::OutOfRange, "causal_mask"));
 }
 
 TEST(Jsonl, WhatLiesBehindTheSequenceIsLeftOutAndSaid) {
@@ -199,7 +238,7 @@ TEST(Jsonl, ColumnsThatNobodyAskedForAreNotMade) {
   const auto dataset = open_dataset(spec);
   ASSERT_TRUE(dataset.has_value());
   EXPECT_EQ((*dataset)->columns().size(), 2u);
-  EXPECT_EQ((*dataset)->others().size(), 2u);
+  EXPECT_EQ((*dataset)->others().size(), 3u);
   EXPECT_FALSE(travels_as_it_is(spec));
 }
 
