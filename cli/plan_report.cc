@@ -160,6 +160,7 @@ Row stage_row(const PlanShown& shown, uint32_t s) {
 
 std::vector<PlanShown> each_replica(const ReplicasShown& shown) {
   std::vector<PlanShown> each;
+  each.reserve(shown.plan->replicas.size());
   for (const plan::Plan& plan : shown.plan->replicas)
     each.push_back({shown.job, shown.cluster, &plan, stage_facts(shown.job->graph, plan)});
   return each;
