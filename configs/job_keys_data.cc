@@ -25,15 +25,14 @@ constexpr JobKey kData[] = {
          "have their samples on the first axis. `idx`: images and labels as MNIST has them, also gzipped. "
          "`text`: the bytes of a file as tokens. `tokens`: what a tokenizer made of a text before, as "
          "nanoGPT's and llm.c's .bin files or a .npy array have it. `jsonl`: a JSON object a line, each a "
-         "text, "
-         "a prompt with its completion, or a conversation. SET stands for `train`, `test` or `predict`. "
+         "text, a prompt with its completion, or a conversation. SET stands for `train`, `test` or "
+         "`predict`. "
          "[DATA.md](DATA.md) says what is taken and what is refused.",
      .example = "data: {train: {type: idx, images: images.gz, labels: labels.gz}}"},
     {.path = "data.SET.path",
      .meaning =
          "`npz`, `csv`, `text`, `tokens` and `jsonl`: the file. `images`: the folder, or a table with the "
-         "columns `path` "
-         "and `label`.",
+         "columns `path` and `label`.",
      .example = "data: {train: {type: npz, path: train.npz}}"},
     {.path = "data.SET.arrays",
      .meaning = "`npy`: the file of each column.",
@@ -152,8 +151,7 @@ constexpr JobKey kData[] = {
      .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128}}"},
     {.path = "data.SET.validation",
      .meaning = "`text`, `tokens` and `jsonl`: which part of the end of the file is kept from training, and "
-                "evaluated "
-                "on. Of `jsonl` it is a part of the documents.",
+                "evaluated on. Of `jsonl` it is a part of the documents.",
      .example = "data: {train: {type: text, path: corpus.txt, sequence_length: 128, validation: 0.1}}",
      .otherwise = "0"},
     {.path = "data.SET.tokenizer",

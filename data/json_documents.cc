@@ -1,6 +1,7 @@
 #include "data/json_documents.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -9,7 +10,6 @@
 #include "data/json_lines.h"
 #include "text/json.h"
 #include "text/json_outline.h"
-#include "text/tokenizer_parts.h"
 
 namespace weft::data {
 namespace {
@@ -146,32 +146,28 @@ Result<Document> DocumentEncoder::encode_text(std::string_view object) const {
   return document;
 }
 
-// Each by itself, for whoever asks has the prompt alone.
 Result<Document> DocumentEncoder::encode_completion(std::string_view object) const {
   WEFT_TRY(const auto texts, texts_of_json(object, fields_));
   if (texts.back().empty()) return fail(ErrorCode::InvalidArgument, "its completion is empty");
-  std::string before;
+  std::string prompt;
   for (const std::string& part : std::span(texts).first(texts.size() - 1))
-    if (!part.empty()) before += (before.empty() ? "" : "\n") + part;
-  const text::EncodeOptions options{.special = text::SpecialTokens::Recognized, .adds_frame = false};
-  WEFT_TRY(const auto prompt, tokenizer_.encode(before, options));
-  WEFT_TRY(const auto completion, tokenizer_.encode(texts.back(), options));
-  Document document{tokenizer_.parts().before, {}};
-  document.tokens.insert(document.tokens.end(), prompt.begin(), prompt.end());
+    if (!part.empty()) prompt += (prompt.empty() ? "" : "\n") + part;
+  const std::array<std::string_view, 2> segments = {prompt, texts.back()};
+  WEFT_TRY(const auto tokens,
+           text::encode_segments(tokenizer_, std::nullopt, segments, text::SpecialTokens::Recognized));
+  const auto frame = tokenizer_.before();
+  Document document{{frame.begin(), frame.end()}, {}};
+  document.tokens.insert(document.tokens.end(), tokens[0].begin(), tokens[0].end());
   document.is_learnt.assign(document.tokens.size(), false);
-  document.tokens.insert(document.tokens.end(), completion.begin(), completion.end());
+  document.tokens.insert(document.tokens.end(), tokens[1].begin(), tokens[1].end());
   document.is_learnt.resize(document.tokens.size(), true);
   add_end(document);
   return document;
 }
 
 Result<Document> DocumentEncoder::encode_messages(std::string_view object) const {
-  WEFT_TRY(auto messages, messages_of_json(object, fields_[0]));
-  std::vector<text::ChatMessage> turns;
-  turns.reserve(messages.size());
-  for (JsonMessage& message : messages)
-    turns.push_back({std::move(message.role), std::move(message.content)});
-  WEFT_TRY(auto chat, text::encode_answers(tokenizer_, chat_template_, turns));
+  WEFT_TRY(const auto messages, messages_of_json(object, fields_[0]));
+  WEFT_TRY(auto chat, text::encode_answers(tokenizer_, chat_template_, messages));
   return Document{std::move(chat.tokens), std::move(chat.is_answer)};
 }
 

@@ -66,13 +66,13 @@ std::string role_of(const std::string& name) {
   return name == "gpt" || name == "model" ? "assistant" : name;
 }
 
-Result<JsonMessage> message_of(const Json& value) {
+Result<text::ChatMessage> message_of(const Json& value) {
   const Json& role = text::member(value, value.contains("role") ? "role" : "from");
   const Json& content = text::member(value, value.contains("content") ? "content" : "value");
   if (!role.is_string() || content.is_null())
     return fail(ErrorCode::InvalidArgument, "is not {\"role\": ..., \"content\": ...}");
   WEFT_TRY(std::string text, content_of(content));
-  return JsonMessage{role_of(role.get<std::string>()), std::move(text)};
+  return text::ChatMessage{role_of(role.get<std::string>()), std::move(text)};
 }
 
 }  // namespace
@@ -139,13 +139,13 @@ Result<std::vector<std::string>> texts_of_json(std::string_view object,
   return texts;
 }
 
-Result<std::vector<JsonMessage>> messages_of_json(std::string_view object, const std::string& field) {
+Result<std::vector<text::ChatMessage>> messages_of_json(std::string_view object, const std::string& field) {
   WEFT_TRY(const Json parsed, parse_object(object));
   WEFT_TRY(const Json* value, field_of(parsed, field));
   if (!value->is_array())
     return fail(ErrorCode::InvalidArgument,
                 "its field " + shown(field) + " is " + value->type_name() + ", not a list of messages");
-  std::vector<JsonMessage> messages;
+  std::vector<text::ChatMessage> messages;
   for (size_t i = 0; i < value->size(); ++i) {
     auto message = message_of((*value)[i]);
     if (!message)

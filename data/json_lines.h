@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "data/file.h"
+#include "text/chat.h"
 
 namespace weft::data {
 
@@ -40,10 +41,6 @@ class JsonLines {
   std::string_view line_;
 };
 
-struct JsonMessage {
-  std::string role, content;
-};
-
 // These text fields of an object. Corrupted: it is no JSON object. NotFound: it lacks one; the message names
 // those that it has. InvalidArgument: one is no text. OutOfRange: it is nested deeply, or has a million
 // values.
@@ -51,6 +48,6 @@ Result<std::vector<std::string>> texts_of_json(std::string_view object,
                                                const std::vector<std::string>& fields);
 // A list of messages: {"role", "content"}, where a content may be a list of {"type": "text", "text"}; or
 // {"from", "value"} with the roles human and gpt. InvalidArgument: it is something else.
-Result<std::vector<JsonMessage>> messages_of_json(std::string_view object, const std::string& field);
+Result<std::vector<text::ChatMessage>> messages_of_json(std::string_view object, const std::string& field);
 
 }  // namespace weft::data

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/printable.h"
 #include "text/blanks.h"
-#include "text/tokenizer_parts.h"
 
 namespace weft::text {
 namespace {
@@ -125,17 +125,30 @@ Status check_control(const Tokenizer& tokenizer, ChatTemplate chat_template,
   return {};
 }
 
-std::vector<TextPart> texts_of(std::span<const PromptPart> parts) {
-  std::vector<TextPart> texts;
-  texts.reserve(parts.size());
-  for (const PromptPart& part : parts)
-    texts.push_back({part.text, part.is_control ? SpecialTokens::Recognized : SpecialTokens::AsText});
-  return texts;
+// A control token's name, or the texts that stand between two of them.
+struct PromptRun {
+  std::optional<std::string_view> control{};
+  std::vector<std::string_view> texts{};
+  std::vector<bool> is_answer{};  // of each; of a control token one
+};
+
+std::vector<PromptRun> runs_of(std::span<const PromptPart> parts) {
+  std::vector<PromptRun> runs;
+  for (const PromptPart& part : parts) {
+    if (part.is_control || runs.empty() || runs.back().control) runs.emplace_back();
+    PromptRun& run = runs.back();
+    if (part.is_control)
+      run.control = part.text;
+    else
+      run.texts.emplace_back(part.text);
+    run.is_answer.push_back(part.is_answer);
+  }
+  return runs;
 }
 
 void add_frame(const Tokenizer& tokenizer, ChatTemplate chat_template, std::vector<TokenId>& tokens) {
   if (chat_template != ChatTemplate::Plain) return;
-  const auto& before = tokenizer.parts().before;
+  const auto before = tokenizer.before();
   tokens.insert(tokens.begin(), before.begin(), before.end());
 }
 
@@ -167,7 +180,21 @@ Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, ChatTemplat
                                          std::span<const ChatMessage> messages) {
   WEFT_TRY(const auto parts, prompt_of(chat_template, messages));
   WEFT_TRY_STATUS(check_control(tokenizer, chat_template, parts));
-  WEFT_TRY(std::vector<TokenId> tokens, tokenizer.encode(texts_of(parts), /*adds_frame=*/false));
+  // Answers are one text with what stands around them.
+  std::vector<std::string> whole;
+  std::vector<TextPart> texts;
+  const auto runs = runs_of(parts);
+  whole.reserve(runs.size());
+  for (const PromptRun& run : runs) {
+    if (run.control) {
+      texts.push_back({*run.control, SpecialTokens::Recognized});
+      continue;
+    }
+    std::string& text = whole.emplace_back();
+    for (const std::string_view part : run.texts) text += part;
+    texts.push_back({text, SpecialTokens::AsText});
+  }
+  WEFT_TRY(std::vector<TokenId> tokens, tokenizer.encode(texts, /*adds_frame=*/false));
   add_frame(tokenizer, chat_template, tokens);
   return tokens;
 }
@@ -182,14 +209,20 @@ Result<ChatTokens> encode_answers(const Tokenizer& tokenizer, ChatTemplate chat_
   ChatTokens all;
   add_frame(tokenizer, chat_template, all.tokens);
   all.is_answer.assign(all.tokens.size(), false);
-  // Each answer by itself, for whoever asks has only what stands before it.
-  for (size_t first = 0, end = 0; first < parts.size(); first = end) {
-    const bool is_answer = parts[first].is_answer;
-    while (end < parts.size() && parts[end].is_answer == is_answer) ++end;
-    WEFT_TRY(const auto tokens, tokenizer.encode(texts_of(std::span(parts).subspan(first, end - first)),
-                                                 /*adds_frame=*/false));
+  const auto add = [&](std::span<const TokenId> tokens, bool is_answer) {
     all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
     all.is_answer.resize(all.tokens.size(), is_answer);
+  };
+  std::optional<TextPart> before;  // the control token
+  for (const PromptRun& run : runs_of(parts)) {
+    if (run.control) {
+      before = TextPart{*run.control, SpecialTokens::Recognized};
+      WEFT_TRY(const auto tokens, tokenizer.encode(std::span(&*before, 1), /*adds_frame=*/false));
+      add(tokens, run.is_answer[0]);
+      continue;
+    }
+    WEFT_TRY(const auto tokens, encode_segments(tokenizer, before, run.texts, SpecialTokens::AsText));
+    for (size_t i = 0; i < tokens.size(); ++i) add(tokens[i], run.is_answer[i]);
   }
   // A plain answer has no token of its own at its end; the text has.
   if (chat_template == ChatTemplate::Plain && !tokenizer.end_tokens().empty()) {

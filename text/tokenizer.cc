@@ -93,6 +93,50 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::span<const TextPart> parts, 
   return std::move(tokens);
 }
 
+Result<std::vector<std::vector<TokenId>>> encode_segments(const Tokenizer& tokenizer,
+                                                          const std::optional<TextPart>& before,
+                                                          std::span<const std::string_view> segments,
+                                                          SpecialTokens special) {
+  std::vector<TextPart> parts;
+  size_t left_out = 0;  // tokens of `before`
+  if (before) {
+    parts.push_back(*before);
+    WEFT_TRY(const auto tokens, tokenizer.encode(parts, /*adds_frame=*/false));
+    left_out = tokens.size();
+  }
+  parts.push_back({{}, special});
+  const auto encode = [&](std::string_view text) {
+    parts.back().text = text;
+    return tokenizer.encode(parts, /*adds_frame=*/false);
+  };
+  std::vector<std::vector<TokenId>> all;
+  all.reserve(segments.size());
+  std::string text;            // that is one with the next segment
+  std::vector<TokenId> known;  // its tokens, behind those of `before`
+  size_t bytes = 0;
+  for (const std::string_view segment : segments) {
+    text += segment;
+    bytes += text.size();
+    if (bytes > kBeginningsMax)
+      return fail(ErrorCode::OutOfRange, "a text of " + std::to_string(segments.size()) +
+                                             " segments, this long, is not encoded; divide it");
+    WEFT_TRY(std::vector<TokenId> tokens, encode(text));
+    auto fresh = tokens.begin() + static_cast<ptrdiff_t>(left_out);
+    if (static_cast<size_t>(tokens.end() - fresh) >= known.size() &&
+        std::equal(known.begin(), known.end(), fresh)) {
+      fresh += static_cast<ptrdiff_t>(known.size());
+    } else {
+      text = segment;
+      WEFT_TRY(tokens, encode(text));
+      fresh = tokens.begin() + static_cast<ptrdiff_t>(left_out);
+      known.clear();
+    }
+    all.emplace_back(fresh, tokens.end());
+    known.insert(known.end(), all.back().begin(), all.back().end());
+  }
+  return all;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> tokens, bool skips_special) const {
   Detokenizer detokenizer(*this, {.skips_special = skips_special});
   std::string text;
@@ -126,6 +170,8 @@ bool Tokenizer::is_special(TokenId token) const {
   const AddedToken* const found = parts_->added_by_id(token);
   return found != nullptr && found->is_special;
 }
+
+std::span<const TokenId> Tokenizer::before() const { return parts_->before; }
 
 std::span<const TokenId> Tokenizer::end_tokens() const { return parts_->end_tokens; }
 

@@ -64,6 +64,8 @@ class Tokenizer {
   // An added token of the file, special or not, by its content.
   std::optional<TokenId> added_token(std::string_view content) const;
   bool is_special(TokenId token) const;
+  // The tokens that the file puts before each text.
+  std::span<const TokenId> before() const;
   // Special tokens after which models end a text or a turn, by their usual names: <|endoftext|>, </s>,
   // <|im_end|> and their like. Ascending.
   std::span<const TokenId> end_tokens() const;
@@ -73,6 +75,17 @@ class Tokenizer {
  private:
   std::shared_ptr<const TokenizerParts> parts_;
 };
+
+// The tokens of a text that stands in segments, of each segment. Those of the first n segments together are
+// what the tokenizer makes of their text: whoever asks a model with a beginning of the text asks with the
+// tokens that it learnt from. Where a token would reach over a border, what is behind that border is a text
+// of its own. `before`: what stands before it all, whose tokens are left out. OutOfRange: as encode; or so
+// many segments that the beginnings have more than kBeginningsMax bytes together.
+inline constexpr size_t kBeginningsMax = size_t{64} << 20;
+Result<std::vector<std::vector<TokenId>>> encode_segments(const Tokenizer& tokenizer,
+                                                          const std::optional<TextPart>& before,
+                                                          std::span<const std::string_view> segments,
+                                                          SpecialTokens special);
 
 // A tokenizer.json of Hugging Face's library, with the model BPE: byte-level as of GPT-2, Llama 3 and Qwen,
 // or of SentencePiece's kind as of Llama 2, Mistral and Gemma. "truncation" and "padding" are not obeyed.

@@ -241,6 +241,13 @@ Status check_groups(const Job& job, const Graph& graph) {
   return {};
 }
 
+// As text has its columns. Also in an npz, which is how other forms travel to a broker.
+bool has_tokens(const Job& job) {
+  return job.losses.front().target == "targets" &&
+         std::any_of(job.inputs.begin(), job.inputs.end(),
+                     [](const auto& one) { return one.second == "tokens"; });
+}
+
 }  // namespace
 
 // Follows integer inputs through ops that keep their values to the tables that they index.
@@ -288,15 +295,6 @@ Result<Job> with_largest_microbatch(const Job& job, const onnx::OnnxModel& model
 uint32_t microbatches_at_once(const Job& job) {
   return job.task == configs::Task::Train ? job.batch_size / job.microbatch_size : 8;
 }
-
-namespace {
-// As text has its columns. Also in an npz, which is how other forms travel to a broker.
-bool has_tokens(const Job& job) {
-  return job.losses.front().target == "targets" &&
-         std::any_of(job.inputs.begin(), job.inputs.end(),
-                     [](const auto& one) { return one.second == "tokens"; });
-}
-}  // namespace
 
 dag::LossTerms loss_terms_of(const Job& job) {
   dag::LossTerms terms = dag::loss_terms(job.losses);

@@ -85,10 +85,13 @@ TEST(Chat, WhatIsLearntAreTheAnswersAndWhatEndsThem) {
 
 // What a model is asked with later is what stood before the answer when it learnt.
 TEST(Chat, BeforeEachAnswerStandsThePromptThatAsksForIt) {
-  const Tokenizer tokenizer = parsed(byte_level_file());
   const std::vector<ChatMessage> talk = {
       {"user", "hello"}, {"assistant", "world"}, {"user", "or"}, {"assistant", "hell"}};
-  for (const ChatTemplate each : {ChatTemplate::ChatML, ChatTemplate::Plain}) {
+  const std::pair<Tokenizer, ChatTemplate> kPairs[] = {{parsed(byte_level_file()), ChatTemplate::ChatML},
+                                                       {parsed(byte_level_file()), ChatTemplate::Plain},
+                                                       {parsed(sentencepiece_file()), ChatTemplate::Plain},
+                                                       {Tokenizer::bytes(), ChatTemplate::Plain}};
+  for (const auto& [tokenizer, each] : kPairs) {
     const auto chat = encode_answers(tokenizer, each, talk);
     ASSERT_TRUE(chat.has_value()) << chat.error().message;
     for (const size_t before : {size_t{1}, size_t{3}}) {
@@ -101,6 +104,57 @@ TEST(Chat, BeforeEachAnswerStandsThePromptThatAsksForIt) {
       EXPECT_TRUE(chat->is_answer[prompt->size()]);
     }
   }
+}
+
+// As a chat template of Hugging Face's library writes it: one text, and only then tokens. An answer of before
+// is nothing apart in it.
+TEST(Chat, AHistoryIsOneTextWithWhatStandsAroundIt) {
+  for (const Tokenizer& tokenizer : {parsed(byte_level_file()), parsed(sentencepiece_file())})
+    for (uint64_t seed = 1; seed <= 100; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Rng rng(seed, 1);
+      std::vector<ChatMessage> talk;
+      for (uint64_t turns = 1 + rng.below(6); turns > 0; --turns) {
+        std::string text;
+        constexpr std::string_view kPieces[] = {"hello", " world", "\n", " ", "ll", "o", "x"};
+        for (uint64_t pieces = rng.below(6); pieces > 0; --pieces)
+          text += kPieces[rng.below(std::size(kPieces))];
+        talk.push_back({turns % 2 == 0 ? "assistant" : "user", text});
+      }
+      auto whole =
+          tokenizer.encode(render_chat(ChatTemplate::Plain, talk).value(), {.adds_frame = false}).value();
+      const auto before = tokenizer.before();
+      whole.insert(whole.begin(), before.begin(), before.end());
+      EXPECT_EQ(encode_chat(tokenizer, ChatTemplate::Plain, talk).value(), whole);
+    }
+}
+
+TEST(Segments, TogetherTheyAreTheTextsTokensUnlessOneWouldReachOverABorder) {
+  const auto joined = [](const Tokenizer& tokenizer, const std::vector<std::string_view>& segments) {
+    std::vector<TokenId> all;
+    const auto parts = encode_segments(tokenizer, std::nullopt, segments, SpecialTokens::AsText).value();
+    for (const auto& tokens : parts) all.insert(all.end(), tokens.begin(), tokens.end());
+    return all;
+  };
+  const auto whole = [](const Tokenizer& tokenizer, std::string_view text) {
+    return tokenizer.encode(text, {.adds_frame = false}).value();
+  };
+  for (const Tokenizer& tokenizer : {parsed(byte_level_file()), parsed(sentencepiece_file())}) {
+    EXPECT_EQ(joined(tokenizer, {"hello", " world", "", "\n", "hello"}),
+              whole(tokenizer, "hello world\nhello"));
+    EXPECT_NE(joined(tokenizer, {"hel", "lo"}), whole(tokenizer, "hello"));
+    const auto parted = encode_segments(tokenizer, std::nullopt, std::vector<std::string_view>{"hel", "lo"},
+                                        SpecialTokens::AsText)
+                            .value();
+    ASSERT_EQ(parted.size(), 2u);
+    EXPECT_EQ(parted[0], whole(tokenizer, "hel"));
+    EXPECT_EQ(parted[1], whole(tokenizer, "lo"));
+  }
+  const std::string long_text(1 << 20, 'x');
+  const std::vector<std::string_view> many(40, long_text);
+  const auto refused = encode_segments(Tokenizer::bytes(), std::nullopt, many, SpecialTokens::AsText);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::OutOfRange);
 }
 
 TEST(Chat, AConversationWithoutAnAnswerTeachesNothing) {
