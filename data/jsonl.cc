@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "base/check.h"
 #include "data/dataset.h"
@@ -25,13 +26,34 @@ struct Piece {
   uint32_t line = 0;  // of the file
 };
 
+// Tokens with kLearnt. In blocks, for a vector that grows has twice what it holds and more.
+class TokenStore {
+ public:
+  uint64_t size() const { return size_; }
+  uint64_t bytes() const { return blocks_.size() * kBlock * sizeof(uint32_t); }
+  uint32_t operator[](uint64_t at) const { return blocks_[static_cast<size_t>(at / kBlock)][at % kBlock]; }
+  void push_back(uint32_t token) {
+    if (size_ == blocks_.size() * kBlock) blocks_.push_back(std::make_unique<uint32_t[]>(kBlock));
+    blocks_.back()[size_++ % kBlock] = token;
+  }
+  // Takes away what is behind the first `size`. REQUIRES: there are as many.
+  void shorten(uint64_t size) {
+    size_ = size;
+    blocks_.resize(static_cast<size_t>((size + kBlock - 1) / kBlock));
+  }
+
+ private:
+  static constexpr uint64_t kBlock = 1 << 16;
+  std::vector<std::unique_ptr<uint32_t[]>> blocks_;
+  uint64_t size_ = 0;
+};
+
 struct Documents {
-  std::vector<uint32_t> tokens{};  // with kLearnt
+  TokenStore tokens{};
   std::vector<Piece> pieces{};
   std::vector<uint32_t> samples{0};  // where each begins, in pieces; behind the last, where that ends
   uint64_t bytes() const {
-    return tokens.capacity() * sizeof(uint32_t) + pieces.capacity() * sizeof(Piece) +
-           samples.capacity() * sizeof(uint32_t);
+    return tokens.bytes() + pieces.capacity() * sizeof(Piece) + samples.capacity() * sizeof(uint32_t);
   }
 };
 
@@ -126,12 +148,12 @@ class JsonlDataset final : public Dataset {
   }
 
   int64_t value(Kind kind, const Piece& piece, uint32_t i) const {
-    const auto token = [&](uint64_t place) { return documents_.tokens[static_cast<size_t>(place)]; };
+    const auto& token = documents_.tokens;
     switch (kind) {
       case Kind::Tokens:
-        return token(piece.first + i) & ~kLearnt;
+        return token[piece.first + i] & ~kLearnt;
       case Kind::Targets: {
-        const uint32_t next = token(piece.first + i + 1);
+        const uint32_t next = token[piece.first + i + 1];
         return (next & kLearnt) != 0 ? int64_t{next & ~kLearnt} : kNotLearnt;
       }
       case Kind::Mask:
@@ -230,7 +252,7 @@ class JsonlReader {
       const bool is_learnt = is_learnt_within(first, std::min(end, first + length));
       if (!is_learnt) ++left_out_;
       const uint64_t kept = is_learnt ? std::min(end, first + length) + 1 : first;
-      documents_.tokens.resize(static_cast<size_t>(kept));
+      documents_.tokens.shorten(kept);
       if (!is_learnt) return {};
     }
     for (uint64_t at = first; at < end; at += length) {
@@ -245,9 +267,9 @@ class JsonlReader {
     return {};
   }
   bool is_learnt_within(uint64_t first, uint64_t end) const {
-    return std::any_of(documents_.tokens.begin() + static_cast<ptrdiff_t>(first) + 1,
-                       documents_.tokens.begin() + static_cast<ptrdiff_t>(end) + 1,
-                       [](uint32_t token) { return (token & kLearnt) != 0; });
+    for (uint64_t target = first + 1; target <= end; ++target)
+      if ((documents_.tokens[target] & kLearnt) != 0) return true;
+    return false;
   }
   void end_sample() {
     in_sample_ = 0;

@@ -3,7 +3,7 @@
 # it is tuned on another: by adapters and whole, on one machine and on three peers whose lines carry RATE, compressed as weft
 # chooses. Each row: the loss of what was held out, steps a second, what all peers sent, how much memory what is trained takes.
 #   bench/adapters/real.sh FIRST SECOND     the texts; 12 minutes on two cores
-# RATE (20Mbit) of each line, BASE (800) steps of the first text (half of it), STEPS (300) of the second.
+# RATE (20Mbit) of each line, LINKS (measure) as of `weft broker`, BASE (800) steps of the first text (half of it), STEPS (300) of the second.
 first=$(realpath "$1") second=$(realpath "$2")
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 rate=${RATE:-20Mbit} base=${BASE:-800} steps=${STEPS:-300}
@@ -64,7 +64,7 @@ row '' 'held out' perplexity steps/s 'peers sent' 'state'
 "$weft" local "$job" "${tune[@]}" "${lora[@]}" --set steps=1 --set optimizer.learning_rate=1e-30 --set schedule=null --set "output=$work/none.onnx" \
   >"$work/none.log" 2>&1 || fail "before: $(cat "$work/none.log")"
 row before "$(said 'test loss' "$work/none.log")" "$(said 'test perplexity' "$work/none.log")" - - -
-start_broker
+start_broker --links "${LINKS:-measure}"
 on_one 'adapters, one machine' lora "${lora[@]}"
 on_three 'adapters, three peers' lora3 "${lora[@]}"
 on_one 'whole, one machine' whole

@@ -310,7 +310,7 @@ TEST(Jsonl, WhatItMayTakeOfMemoryIsABound) {
   for (int i = 0; i < 100; ++i) lines += R"({"text": ")" + std::string(1000, 'x') + "\"}\n";
   const JsonlSpec spec = texts(scratch.write("d", lines), 64);
   EXPECT_TRUE(
-      fails_with(open_jsonl(spec, {.resident_max = 100'000}), ErrorCode::ResourceExhausted, "type: tokens"));
+      fails_with(open_jsonl(spec, {.resident_max = 300'000}), ErrorCode::ResourceExhausted, "type: tokens"));
   EXPECT_TRUE(open_jsonl(spec, {.resident_max = 2'000'000}).has_value());
 }
 

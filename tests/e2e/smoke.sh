@@ -341,6 +341,12 @@ row adapters 5 $python bench/adapters/run.py --weft "$build/weft" --rounds 1 --l
 adapters take @ of the time and @ of the memory; the merged model is @ from them, and @ from the base
 \{"time": @, "memory": @, "peak": @\}
 FORM
+row adapters-real 6 env BASE=2 STEPS=2 RATE=1Gbit LINKS=assume bench/adapters/real.sh "$work/replicas.txt" "$work/replicas.txt" <<'FORM'
+ +held out +perplexity +steps/s +peers sent +state
+before +@ +@ +- +- +-
+(adapters|whole), one machine +@ +@ +@ +- +@ [KM]iB
+(adapters|whole), three peers +@ +@ +@ +@ MiB +-
+FORM
 row build 2 bench/build --size <<'FORM'
 others use this machine .*
 size of weft +@ MB of +@, ratio @

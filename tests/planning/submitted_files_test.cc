@@ -85,18 +85,21 @@ TEST(SubmittedFiles, OneBlobNamedOverAndOverIsRefused) {
   EXPECT_TRUE(fs::is_empty(jobs.jobs()));
 }
 
-// A client makes an npz of what a broker does not read: no photo and no table of a stranger is opened here.
+// A client makes an npz of what a broker does not read: no photo, table or document of a stranger is opened
+// here.
 TEST(SubmittedFiles, DataThatABrokerDoesNotReadAreRefused) {
   test::SubmittedJobs jobs;
   const proto::SubmitJob right = jobs.submit("gpt3");
-  for (const std::string_view type : {"csv", "npy", "images"}) {
+  for (const std::string_view type : {"csv", "npy", "images", "jsonl"}) {
     proto::SubmitJob wrong = right;
     const size_t at = wrong.job.find("data: "), end = wrong.job.find('\n', at);
     ASSERT_NE(at, std::string::npos);
     wrong.job.replace(at, end - at,
-                      type == "csv"   ? "data: {train: {type: csv, path: data/t, columns: {a: a}}}"
-                      : type == "npy" ? "data: {train: {type: npy, arrays: {a: data/a}}}"
-                                      : "data: {train: {type: images, path: data, size: 8}}");
+                      type == "csv"     ? "data: {train: {type: csv, path: data/t, columns: {a: a}}}"
+                      : type == "npy"   ? "data: {train: {type: npy, arrays: {a: data/a}}}"
+                      : type == "jsonl" ? "data: {train: {type: jsonl, path: data/a, tokenizer: /etc/passwd, "
+                                          "text: a, sequence_length: 8}}"
+                                        : "data: {train: {type: images, path: data, size: 8}}");
     const auto job = check_submission(wrong, jobs.blobs(), jobs.jobs() / "1");
     ASSERT_FALSE(job.has_value()) << type;
     EXPECT_NE(job.error().message.find("a type that a broker does not read"), std::string::npos)
