@@ -143,6 +143,15 @@ std::vector<Row> rows_of_door() {
          WEFT_TRY(into.metrics, net::parse_endpoint(text));
          return {};
        }},
+      {"weights",
+       "a folder of checkpoints (safetensors, ONNX models with external data; the cache of Hugging Face will "
+       "do): what of them a job brings need not be uploaded; whoever may submit, and knows a tensor's hash, "
+       "can use it; default: none",
+       [](const std::string& text, BrokerServiceOptions& into) {
+         into.weights = text;
+         return Status{};
+       },
+       /*is_path=*/true},
   };
 }
 

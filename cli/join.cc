@@ -25,6 +25,7 @@
 #include "peer/service/peer_service.h"
 #include "storage/files.h"
 #include "web/metrics_page.h"
+#include "weights/index.h"
 
 namespace weft::cli {
 namespace {
@@ -189,6 +190,14 @@ Result<std::unique_ptr<web::Server>> start_metrics(const std::string& address,
   return server;
 }
 
+// The hashes of what lies there are kept beside the peer's identity.
+Result<std::shared_ptr<const weights::WeightIndex>> open_weights(
+    const std::string& folder, const fs::path& own, const std::function<void(const std::string&)>& log) {
+  auto index = weights::WeightIndex::open({.folder = folder, .kept = own / "weights.json", .log = log});
+  if (!index) return fail(index.error().within("--weights"));
+  return std::shared_ptr<const weights::WeightIndex>(std::move(*index));
+}
+
 // How many stages the peer holds at once.
 Result<uint32_t> parse_jobs(const std::string& text) {
   if (text.empty() || text == "2") return 2;
@@ -267,6 +276,9 @@ Result<int> run_join(const JoinOptions& options) {
   const auto lines = options.format == "json" ? LogLines::of_json() : std::make_shared<LogLines>();
   const auto log = [lines](const std::string& line) { (*lines)(line); };
   service.log = log;
+  if (!options.weights.empty()) {
+    WEFT_TRY(service.weights, open_weights(options.weights, folder, log));
+  }
   service.make_backend = [device] { return make_backend(device); };
   service.hello.software = WEFT_VERSION;
   service.hello.role = proto::Role::Peer;
@@ -355,6 +367,7 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     pass("--upload", options.upload);
     pass("--download", options.download);
     pass("--disk", options.disk);
+    pass("--weights", options.weights);
     pass("--schedule", options.schedule);
     pass("--jobs", options.jobs);
     pass("--format", options.format);
@@ -431,6 +444,9 @@ void add_join(CommandLine program, Command& chosen) {
   command.option("--disk", options->disk,
                  "the most that this peer may keep on the disk, as 1GiB: with a GPU kernels that it "
                  "compiled, else next to nothing; default: 256MiB, and what NVIDIA's driver keeps");
+  command.option("--weights", options->weights,
+                 "a folder of checkpoints (safetensors, ONNX models with external data; the cache of Hugging "
+                 "Face will do): what a job needs of them is read there and not fetched; default: none");
   add_guest_options(command, *options);
   command.option("--schedule,--hours", options->schedule,
                  "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "

@@ -1,5 +1,6 @@
 #include "cli/join_options.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "configs/reader.h"
@@ -39,7 +40,10 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
     return taken;
   };
   const auto take_path = [&](const char* key, std::string& into) {
-    if (take(key, into)) into = (folder / into).string();
+    if (!take(key, into)) return;
+    const char* home = std::getenv("HOME");
+    if (into.starts_with("~/") && home != nullptr) into = (fs::path(home) / into.substr(2)).string();
+    into = (folder / into).string();
   };
   take("broker", options.broker);
   if (take("token", options.token) && options.token.starts_with('@'))
@@ -67,6 +71,7 @@ void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& 
                                   {"metrics", &options.metrics}})
     take(key, *into);
   take_path("data_dir", options.data_dir);
+  take_path("weights", options.weights);
   take_path("emulate", options.emulate);
   options.dials_private = reader.flag("dial_private", false) || options.dials_private;
   options.guest.is_guest = reader.flag("guest", false) || options.guest.is_guest;

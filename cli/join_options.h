@@ -18,7 +18,7 @@ struct GuestOptions {
 struct JoinOptions {
   std::string config;  // a YAML file; empty: none
   std::string broker, token, name, memory, host_memory, data_dir, listen, advertise, emulate, region, owner,
-      emulate_as, upload, download, disk, schedule, jobs, metrics;
+      emulate_as, upload, download, disk, schedule, jobs, metrics, weights;
   std::string format = "text";  // of what is printed
   bool dials_private = false;
   std::vector<std::string> devices;  // empty: cpu

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -32,6 +34,8 @@ namespace {
 constexpr Duration kSubmitDeadline =
     std::chrono::minutes(5);  // the broker puts the files together and reads the job
 
+constexpr uint64_t kAskedAtOnce = uint64_t{1} << 30;  // bytes of blobs
+
 struct SubmitOptions {
   std::string job;
   std::vector<std::string> sets;
@@ -45,12 +49,29 @@ struct SubmitOptions {
   BrokerOptions broker;
 };
 
+// Asked in parts: what the broker finds in a folder of checkpoints it copies before it answers.
+Result<std::vector<Digest>> missing_of(Client& client, const train::Submission& submission) {
+  std::vector<Digest> missing, part;
+  uint64_t size = 0;
+  const auto ask = [&]() -> Status {
+    WEFT_TRY(const std::vector<Digest> some, client.missing(std::exchange(part, {})));
+    missing.insert(missing.end(), some.begin(), some.end());
+    size = 0;
+    return {};
+  };
+  for (const auto& [sha256, source] : submission.blobs) {
+    if (size > 0 && size + source.range.size > kAskedAtOnce) WEFT_TRY_STATUS(ask());
+    part.push_back(sha256);
+    size += source.range.size;
+  }
+  WEFT_TRY_STATUS(ask());
+  return missing;
+}
+
 Status upload(Client& client, const train::Submission& submission) {
-  std::vector<Digest> blobs;
-  blobs.reserve(submission.blobs.size());
-  for (const auto& [sha256, source] : submission.blobs) blobs.push_back(sha256);
-  WEFT_TRY(const std::vector<Digest> missing, client.missing(std::move(blobs)));
-  uint64_t total = 0;
+  WEFT_TRY(const std::vector<Digest> missing, missing_of(client, submission));
+  uint64_t total = 0, all = 0;
+  for (const auto& [sha256, source] : submission.blobs) all += source.range.size;
   for (const Digest& sha256 : missing) {
     if (!submission.blobs.contains(sha256))
       return fail(ErrorCode::Corrupted, "the broker asks for what is not the job's");
@@ -63,10 +84,14 @@ Status upload(Client& client, const train::Submission& submission) {
           client.put(sha256, submission.blobs.at(sha256), [&](uint64_t bytes) { progress.add(bytes); }));
     WEFT_TRY_STATUS(client.finish_puts());
   }
-  if (!missing.empty())
+  if (missing.empty())
+    say(stderr, "the broker has everything already\n");
+  else if (missing.size() == submission.blobs.size())
     say(stderr, "sent {} in {} pieces\n", format_bytes(static_cast<int64_t>(total)), missing.size());
   else
-    say(stderr, "the broker has everything already\n");
+    say(stderr, "sent {} in {} pieces; the broker had {} in {} already\n",
+        format_bytes(static_cast<int64_t>(total)), missing.size(),
+        format_bytes(static_cast<int64_t>(all - total)), submission.blobs.size() - missing.size());
   return {};
 }
 

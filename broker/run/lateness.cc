@@ -36,6 +36,7 @@ void Lateness::follow(Instant now, const Steps& steps) {
                  .end = end,
                  .since = agreed ? agreed->at : now,
                  .waited = std::vector<Duration>(inner_.replicas(), Duration::zero()),
+                 .idle = std::vector<Duration>(inner_.replicas(), Duration::zero()),
                  .made = {}};
 }
 
@@ -54,7 +55,11 @@ void Lateness::look(Instant now, const Steps& steps, const Absence& absence) {
   const Duration since = std::min(now - std::exchange(looked_at_, now), kBetweenLooksMax);
   if (steps.granted() <= steps.committed()) return;
   follow(now, steps);
-  round_->made = made_by_each(steps);
+  const std::vector<uint64_t> before = std::exchange(round_->made, made_by_each(steps));
+  for (uint32_t replica = 0; replica < before.size(); ++replica) {
+    Duration& idle = round_->idle[replica];
+    idle = round_->made[replica] > before[replica] ? Duration::zero() : idle + since;
+  }
   const uint64_t granted = std::min(steps.granted(), round_->end - 1) - round_->after;
   std::vector<uint32_t> behind;
   uint32_t there = 0;
@@ -84,8 +89,9 @@ std::optional<LateReplica> Lateness::late() const {
   const auto replica = static_cast<uint32_t>(longest - round_->waited.begin());
   const auto made = static_cast<double>(round_->made[replica]);
   const double left = static_cast<double>(round_->end - round_->after) - made;
-  // As fast as it was in this round.
-  if (seconds(looked_at_ - round_->since) * left < usual * made) return std::nullopt;
+  // As fast as it was in this round it needs so long for the rest of it, if it has not come to a stand.
+  const bool is_soon_there = seconds(looked_at_ - round_->since) * left < usual * made;
+  if (is_soon_there && seconds(round_->idle[replica]) < usual) return std::nullopt;
   return LateReplica{replica, *longest, duration(usual)};
 }
 

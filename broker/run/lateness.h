@@ -39,6 +39,7 @@ class Lateness {
     uint64_t after = 0, end = 0;  // inner steps: the agreements before and at its end
     Instant since{};
     std::vector<Duration> waited{};  // for each replica
+    std::vector<Duration> idle{};    // since it made its last step
     std::vector<uint64_t> made{};    // inner steps of the round, by each
   };
   void follow(Instant now, const Steps& steps);

@@ -135,6 +135,15 @@ struct BrokerService::Parts {
   }
 };
 
+// The hashes of what lies there are kept in the broker's own folder.
+static Result<std::shared_ptr<const weights::WeightIndex>> open_weights(const BrokerServiceOptions& options) {
+  if (options.weights.empty()) return nullptr;
+  auto index = weights::WeightIndex::open(
+      {.folder = options.weights, .kept = options.data_dir / "weights.json", .log = options.log});
+  if (!index) return fail(index.error().within("--weights"));
+  return std::shared_ptr<const weights::WeightIndex>(std::move(*index));
+}
+
 BrokerService::BrokerService(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 // The gate goes before the core: nobody new comes in while that finishes its turn.
@@ -206,6 +215,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
            Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, *parts->leases,
                        parts->feeds, [raw = parts.get()](const Error& error) { raw->end(error); }));
   GateOptions gate;
+  WEFT_TRY(gate.weights, open_weights(parts->options));
   gate.listen = parts->options.listen;
   gate.limits = parts->options.limits;
   gate.identity = parts->identity.get();

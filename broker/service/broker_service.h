@@ -36,6 +36,8 @@ struct BrokerServiceOptions {
   BrokerOptions broker{.measures_links = true};
   uint64_t egress = 0;  // bytes a second of blobs for peers that stand by, in all; 0: no limit
   BlobQuota quota{};    // of each key, for blobs that no job uses
+  // A folder of checkpoints: what of them is submitted is taken from there; empty: none.
+  std::filesystem::path weights{};
   // Where there is none yet; false: who starts it cannot show it to anybody.
   bool makes_submitter_token = true;
   // weft, which checks submissions and plans jobs in processes of their own; empty: it cannot.

@@ -69,7 +69,7 @@ Gate::Gate(GateOptions options, storage::BlobStore& blobs, BlobLeases& leases, c
       events_(sessions_, *this),
       feeds_(sessions_, *this),
       downloads_(sessions_, *this, blobs, options_.egress),
-      uploads_(sessions_, *this, blobs, leases) {}
+      uploads_(sessions_, *this, blobs, leases, options_.weights) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
                                           BlobLeases& leases, const JobFeeds& feeds) {

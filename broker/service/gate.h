@@ -39,6 +39,7 @@ struct GateOptions {
   Arrivals::Options arrivals{};                           // of frames of more than 64 KiB
   uint64_t egress = 0;           // bytes a second, of blobs that nobody waits for; 0: no limit
   ServedView* served = nullptr;  // hears tokens; outlives this
+  std::shared_ptr<const weights::WeightIndex> weights{};  // that need not be uploaded; null: none
   std::function<void(const std::string& line)> log;
 };
 

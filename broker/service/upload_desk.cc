@@ -155,12 +155,23 @@ void UploadDesk::have(ConnectionId whose, const PeerId& key, const proto::HaveBl
 proto::MissingBlobs UploadDesk::look(const PeerId& key, const proto::HaveBlobs& request, Instant now) {
   proto::MissingBlobs missing{request.request, {}};
   for (const Digest& blob : request.blobs) {
-    if (!blobs_.have(blob, durability_of(request.durable)).value_or(false))
-      missing.blobs.push_back(blob);
-    else if (request.durable)
-      leases_.ask(key, blob, now);
+    const bool is_here = blobs_.have(blob, durability_of(request.durable)).value_or(false);
+    if (is_here && request.durable) leases_.ask(key, blob, now);
+    if (!is_here && !(request.durable && take_from_weights(key, blob, now))) missing.blobs.push_back(blob);
   }
   return missing;
+}
+
+// As if the key had uploaded it: it counts for it, too.
+bool UploadDesk::take_from_weights(const PeerId& key, const Digest& blob, Instant now) {
+  if (!weights_ || !weights_->has(blob)) return false;
+  const auto bytes = weights_->read(blob);
+  if (!bytes) return false;
+  const auto is_there = [this](const Digest& other) { return blobs_.size(other).has_value(); };
+  if (!leases_.put(key, blob, bytes->size(), now, is_there)) return false;
+  if (blobs_.put(*bytes)) return true;
+  leases_.drop(key, blob);
+  return false;
 }
 
 }  // namespace weft::broker

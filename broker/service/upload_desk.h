@@ -10,6 +10,7 @@
 #include "broker/service/blob_leases.h"
 #include "broker/service/desk.h"
 #include "storage/blob_store.h"
+#include "weights/index.h"
 
 namespace weft::broker {
 
@@ -23,9 +24,15 @@ class UploadDesk {
     using Work = std::function<std::optional<proto::Message>()>;
     virtual void work(ConnectionId whose, size_t size, Work work) = 0;
   };
-  // `blobs` and `leases` outlive this, and this the work that it gives.
-  UploadDesk(Connections& connections, Outside& outside, storage::BlobStore& blobs, BlobLeases& leases)
-      : connections_(connections), outside_(outside), blobs_(blobs), leases_(leases) {}
+  // `blobs` and `leases` outlive this, and this the work that it gives. `weights`: what lies in files of this
+  // machine, and need not be uploaded; null: nothing.
+  UploadDesk(Connections& connections, Outside& outside, storage::BlobStore& blobs, BlobLeases& leases,
+             std::shared_ptr<const weights::WeightIndex> weights = nullptr)
+      : connections_(connections),
+        outside_(outside),
+        blobs_(blobs),
+        leases_(leases),
+        weights_(std::move(weights)) {}
 
   // `key`: whose connection it is; leases are its.
   void have(ConnectionId whose, const PeerId& key, const proto::HaveBlobs& request, Instant now);
@@ -42,11 +49,13 @@ class UploadDesk {
   Status begin(Upload& upload, const proto::PutBlob& request, Instant now);
   void finish(Upload& upload, Instant now);
   proto::MissingBlobs look(const PeerId& key, const proto::HaveBlobs& request, Instant now);
+  bool take_from_weights(const PeerId& key, const Digest& blob, Instant now);
 
   Connections& connections_;
   Outside& outside_;
   storage::BlobStore& blobs_;
   BlobLeases& leases_;
+  const std::shared_ptr<const weights::WeightIndex> weights_;
   std::map<ConnectionId, UploadPtr> uploads_;  // the last that each has begun
 };
 

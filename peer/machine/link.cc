@@ -20,11 +20,19 @@ std::optional<LinkGreeting> greeting_in(const proto::Message& message, const pro
                           hello->plan_version == plan_version && hello->seat == route.seat;
   return is_of_link ? std::optional(LinkGreeting{hello->received, hello->streams, 0}) : std::nullopt;
 }
+
+LinkMachine::Options options_for(LinkMachine::Options options, const proto::AssignStage& assignment,
+                                 const plan::Seat& other) {
+  LinkTimes& times = options.times;
+  if (assignment.local && other.replica != assignment.seat.replica)
+    times.heal_deadline = std::max(times.heal_deadline, times.heal_deadline_of_replicas);
+  return options;
+}
 }  // namespace
 
 LinkMachine::LinkMachine(Options options, const proto::AssignStage& assignment, proto::LinkRoute route,
                          LinkOutbox& outbox)
-    : options_(std::move(options)),
+    : options_(options_for(std::move(options), assignment, route.seat)),
       run_(assignment.run),
       plan_version_(assignment.plan_version),
       seat_(assignment.seat),

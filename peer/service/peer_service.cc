@@ -53,6 +53,12 @@ PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
       options_(std::move(options)),
       control_(
           loop_, options_.broker, [this] { return connect_options(options_); }, control_handlers()),
+      fetcher_(loop_, blobs_, options_.weights,
+               {.on_blob =
+                    [this](const Digest& sha256, const Status& fetched) {
+                      carry_out(peer_->on_blob(loop_.now(), sha256, fetched));
+                    },
+                .log = options_.log}),
       dials_(std::make_shared<DialGuard>(DialGuard::Options{
           .dials_private = options_.dials_private,
           .log = [&loop,
@@ -174,6 +180,7 @@ Status PeerService::run() {
   // What was said last, why the stage failed perhaps, shall be heard.
   loop_.run_until(kLinger, [this] { return control_.unsent() == 0; });
   control_.drop(kLinger);
+  fetcher_.reset();
   bulk_->reset();
   return result_;
 }
@@ -242,7 +249,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](CloseLinks& close) { close_links(close.generation); },
                  [&](InviteLink& invite) { links_->invite(invite.ticket); },
                  [&](Probe& probe) { links_->probe(probe.link); },
-                 [&](FetchBlob& fetch) { fetch_blob(fetch); },
+                 [&](FetchBlob& fetch) { fetcher_.fetch(fetch, *bulk_); },
                  [&](ForgetBlobs& forget) { blobs_.forget(forget.blobs); },
                  [&](MakeRunner& make) { make_runner(make); },
                  [&](DropRunner& drop) { drop_runner(drop.generation); },
@@ -279,7 +286,7 @@ ControlConnection::Handlers PeerService::control_handlers() {
           .on_message =
               [this](const Message& message) {
                 if (const auto* assignment = std::get_if<proto::AssignStage>(&message))
-                  made_.learn(*assignment);
+                  fetcher_.learn(*assignment);
                 carry_out(peer_->on_message(loop_.now(), message));
               }};
 }
@@ -299,6 +306,7 @@ MayDial PeerService::may_dial() const {
 
 void PeerService::drop_control(Duration linger) {
   control_.drop(linger);
+  fetcher_.reset();
   bulk_->reset();
 }
 
@@ -334,6 +342,7 @@ void PeerService::close_links(uint64_t generation) {
 }
 
 void PeerService::make_runner(const MakeRunner& make) {
+  if (const std::string line = fetcher_.describe(*make.assignment); !line.empty()) log(line);
   compute_->make(make.generation, make.assignment, blobs_.of(make.assignment->tensors));
 }
 
@@ -354,23 +363,6 @@ void PeerService::on_hashed(uint64_t generation, const Task& task,
     references.push_back(std::move(one.reference));
   }
   carry_out(peer_->on_hashed(loop_.now(), generation, task, std::move(references)));
-}
-
-void PeerService::fetch_blob(const FetchBlob& fetch) {
-  if (auto made = made_.make(fetch.sha256)) {
-    blobs_.keep(fetch.sha256, *std::move(made));
-    return carry_out(peer_->on_blob(loop_.now(), fetch.sha256, {}));
-  }
-  BulkService::Wanted wanted{.sha256 = fetch.sha256,
-                             .size = fetch.size,
-                             .rate = fetch.rate,
-                             .source = fetch.source,
-                             .base = blobs_.base(fetch.base)};
-  bulk_->get(std::move(wanted), [this, sha256 = fetch.sha256](Result<net::SharedBytes> bytes) {
-    const Status fetched = bytes ? Status{} : fail(bytes.error());
-    if (bytes) blobs_.keep(sha256, std::move(*bytes));
-    carry_out(peer_->on_blob(loop_.now(), sha256, fetched));
-  });
 }
 
 void PeerService::fetch_data(const FetchData& fetch) {

@@ -17,6 +17,7 @@
 #include "net/loop.h"
 #include "peer/backend/backend.h"
 #include "peer/machine/peer.h"
+#include "peer/service/blob_fetcher.h"
 #include "peer/service/blobs_in_memory.h"
 #include "peer/service/bulk_service.h"
 #include "peer/service/compute_service.h"
@@ -24,7 +25,6 @@
 #include "peer/service/dial_guard.h"
 #include "peer/service/inbox.h"
 #include "peer/service/link_service.h"
-#include "peer/service/made_blobs.h"
 #include "peer/service/work_done.h"
 #include "security/identity.h"
 
@@ -45,6 +45,8 @@ struct PeerServiceOptions {
   std::function<Bytes()> memory_free;
   bool dials_private = false;  // addresses of private networks also where the broker is elsewhere
   Duration orphan_deadline = std::chrono::minutes(10);  // PeerOptions
+  // Tensors that lie in files of this machine, and are not fetched; null: none.
+  std::shared_ptr<const weights::WeightIndex> weights{};
   std::function<void(const Task&, Instant began, Instant ended)> on_task{};
 };
 
@@ -89,7 +91,6 @@ class PeerService {
   void make_runner(const MakeRunner& make);
   void drop_runner(uint64_t generation);
   void run_task(const RunTask& run);
-  void fetch_blob(const FetchBlob& fetch);
   void fetch_data(const FetchData& fetch);
   void offer(const OfferBlobs& offer);
   void put(const UploadBlob& upload);
@@ -109,7 +110,7 @@ class PeerService {
   bool carrying_out_ = false;
   ControlConnection control_;
   BlobsInMemory blobs_;
-  MadeBlobs made_;
+  BlobFetcher fetcher_;
   std::map<uint64_t, Stage> stages_;  // by the machine's generation
   WorkCounter work_;
   std::unique_ptr<net::Loop::Timer> timer_;

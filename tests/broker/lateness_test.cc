@@ -81,6 +81,19 @@ TEST(Lateness, WhoStandsStillIsLateWhenOthersHaveWaitedForAnotherRound) {
   EXPECT_TRUE(race.run.stopped.has_value()) << "the others have agreed";
 }
 
+// Its pace in this round says that it is there at once; but it stands still.
+TEST(Lateness, WhoStandsStillAtTheRoundsEndIsLate) {
+  Race race(shape_of(3, 30), {milliseconds(100), milliseconds(100), milliseconds(100)});
+  ASSERT_FALSE(race.go_on(std::chrono::seconds(61)).has_value());
+  while (race.run.run->committed_step() % 30 != 27) ASSERT_FALSE(race.go_on(milliseconds(50)).has_value());
+  race.take(1, kNever);
+  const Instant since = race.run.now;
+  const auto late = race.go_on(kLong);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->replica, 1u);
+  EXPECT_LT(seconds(race.run.now - since), 12);
+}
+
 TEST(Lateness, WhoBecomesSlowIsLateFromTwiceTheOthersTimeOn) {
   for (const auto& [times, is_late] : std::vector<std::pair<int, bool>>{{3, true}, {6, true}}) {
     Race race(shape_of(3, 100), {milliseconds(100), milliseconds(100), milliseconds(100)});

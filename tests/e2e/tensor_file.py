@@ -1,8 +1,9 @@
-"""Files of safetensors, read and written by the published format alone, for tests/e2e/initial.sh.
+"""Files of safetensors, read and written by the published format alone, for tests/e2e/initial.sh and weights.sh.
 
     tensor_file.py check FILE              fails unless its bytes are as the library lays them out; prints the names
     tensor_file.py split FILE FOLDER N PREFIX    as N files with an index, each name with PREFIX in front
     tensor_file.py transpose FILE NEW      with each matrix the other way round
+    tensor_file.py halve FILE NEW          the same with float32 cut to bfloat16
 """
 import json
 import pathlib
@@ -71,5 +72,15 @@ def transpose(path, new):
     pathlib.Path(new).write_bytes(packed({name: transposed(tensor) for name, tensor in read(path).items()}))
 
 
+def halve(path, new):
+    tensors = {name: transposed(tensor) for name, tensor in read(path).items()}
+    for name, (dtype, shape, data) in tensors.items():
+        if dtype == "F32":  # the upper halves of little-endian numbers
+            half = bytearray(len(data) // 2)
+            half[0::2], half[1::2] = data[2::4], data[3::4]
+            tensors[name] = "BF16", shape, bytes(half)
+    pathlib.Path(new).write_bytes(packed(tensors))
+
+
 if __name__ == "__main__":
-    {"check": check, "split": split, "transpose": transpose}[sys.argv[1]](*sys.argv[2:])
+    {"check": check, "split": split, "transpose": transpose, "halve": halve}[sys.argv[1]](*sys.argv[2:])

@@ -17,8 +17,10 @@ Result<uint64_t> refused() { return fail(ErrorCode::Unavailable, "connection ref
 // One end, and what it is given by hand.
 struct One {
   explicit One(bool dials, std::vector<std::string> addresses = {"a", "b"})
-      : machine({.times = {}, .streams = 4, .draw_session = [] { return uint64_t{77}; }}, stage(0),
-                route_to(1, dials, std::move(addresses)), outbox) {}
+      : One(stage(0), route_to(1, dials, std::move(addresses))) {}
+  One(const proto::AssignStage& assignment, proto::LinkRoute route)
+      : machine({.times = {}, .streams = 4, .draw_session = [] { return uint64_t{77}; }}, assignment,
+                std::move(route), outbox) {}
   // Up over connection 1, which was dialled.
   LinkMachine::Effects bring_up(Duration round_trip = {}) {
     machine.start(now);
@@ -128,6 +130,27 @@ TEST(LinkMachine, SilenceEndsAConnectionAndTheLinkOnlyAfterItsDeadline) {
   EXPECT_NE(fails[0].error.message.find("nothing came for 10 s"), std::string::npos)
       << fails[0].error.message;
   EXPECT_TRUE(end.machine.on_tick(end.now + hours(1)).empty()) << "it has failed once";
+}
+
+// Replicas that make local steps wait for the broker to say who goes on without whom.
+TEST(LinkMachine, BetweenReplicasWithLocalStepsALinkHasLonger) {
+  for (const bool are_local : {false, true})
+    for (const uint32_t replica : {0u, 1u}) {
+      proto::AssignStage assignment = stage(0);
+      if (are_local) assignment.local.emplace();
+      proto::LinkRoute route = route_to(1, /*dials=*/true, {"a"});
+      route.seat.replica = replica;
+      One end(assignment, route);
+      end.bring_up();
+      while (end.machine.is_up()) end.machine.on_tick(end.now += milliseconds(250));
+      const Instant down = end.now;
+      while (all_of<link_effects::Fail>(end.machine.on_tick(end.now += milliseconds(250))).empty()) {
+      }
+      const Duration expected =
+          are_local && replica == 1 ? LinkTimes{}.heal_deadline_of_replicas : LinkTimes{}.heal_deadline;
+      EXPECT_GT(end.now - down, expected);
+      EXPECT_LE(end.now - down, expected + seconds(1));
+    }
 }
 
 TEST(LinkMachine, AConnectionThatBringsBytesIsNotSilentAndIsAcknowledged) {

@@ -1,0 +1,43 @@
+// Blobs that need not be fetched, for files of this machine have them (weights/index.h). They are read and
+// checked on a thread of their own; everything else is the loop's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "net/frame.h"
+#include "net/loop.h"
+#include "net/worker.h"
+#include "proto/stage.h"
+#include "weights/index.h"
+
+namespace weft::peer {
+
+class KeptWeights {
+ public:
+  // `index`: null: there are none.
+  KeptWeights(net::Loop& loop, std::shared_ptr<const weights::WeightIndex> index)
+      : loop_(loop), index_(std::move(index)) {}
+
+  bool has(const Digest& sha256) const { return index_ && index_->has(sha256); }
+  // Calls back once, but not after reset() or the end. Errors: as WeightIndex::read. REQUIRES: has() said so.
+  void read(const Digest& sha256, std::function<void(Result<net::SharedBytes>)> done);
+  // What was asked for is not wanted.
+  void reset() { ++*epoch_; }
+
+  // A line for the log: how much of a stage was read here; empty: nothing.
+  std::string describe(const proto::AssignStage& assignment) const;
+
+ private:
+  net::Loop& loop_;
+  const std::shared_ptr<const weights::WeightIndex> index_;
+  std::shared_ptr<uint64_t> epoch_ = std::make_shared<uint64_t>(0);
+  std::unordered_map<Digest, size_t> read_;  // bytes; of all that was read since the beginning
+  std::unique_ptr<net::Worker> worker_;      // with the first request. Last: it ends before the rest goes
+};
+
+}  // namespace weft::peer

@@ -1,0 +1,194 @@
+#include "weights/index.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <system_error>
+
+#include "base/printable.h"
+#include "data/file.h"
+#include "storage/files.h"
+#include "storage/sha256.h"
+#include "storage/text_file.h"
+#include "weights/catalogue.h"
+
+namespace weft::weights {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr uint64_t kKeptMax = uint64_t{256} << 20;  // bytes of the file that keeps hashes
+
+struct Stamp {
+  uint64_t size = 0;
+  int64_t modified = 0;
+};
+std::optional<Stamp> stamp_of(const fs::path& path) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (error) return std::nullopt;
+  const auto modified = fs::last_write_time(path, error);
+  if (error) return std::nullopt;
+  return Stamp{size,
+               std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch()).count()};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WeightIndex>> WeightIndex::open(Options options) {
+  std::error_code error;
+  const fs::file_status status = fs::status(options.folder, error);
+  if (!fs::exists(status))
+    return fail(ErrorCode::NotFound, options.folder.string() + ": there is no such folder");
+  if (!fs::is_directory(status))
+    return fail(ErrorCode::InvalidArgument, options.folder.string() + ": is no folder");
+  return std::unique_ptr<WeightIndex>(new WeightIndex(std::move(options)));
+}
+
+WeightIndex::WeightIndex(Options options)
+    : options_(std::move(options)), thread_([this](const std::stop_token& stop) { look(stop); }) {}
+
+WeightIndex::~WeightIndex() = default;
+
+// ---- looking
+
+// Whoever works here goes first.
+void WeightIndex::look(const std::stop_token& stop) {
+  ::setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone
+  if (!options_.kept.empty())
+    if (const auto text = storage::read_text(options_.kept, kKeptMax))
+      if (auto files = parse_index(*text))
+        for (IndexedFile& file : *files) known_.insert_or_assign(file.path.string(), std::move(file));
+  const auto paths = find_files(options_.folder, stop);
+  if (!paths) log("warning weights_not_found reason=\"" + printable(paths.error().message) + "\"");
+  for (const fs::path& path : paths.value_or(std::vector<fs::path>{})) {
+    const Status looked = look_into(path, stop);
+    if (stop.stop_requested()) break;
+    if (!looked) log("warning weights_skipped reason=\"" + printable(looked.error().message) + "\"");
+  }
+  known_.clear();
+  const Counts found = counts();
+  if (!stop.stop_requested())
+    log("info weights_indexed files=" + std::to_string(found.files) +
+        " tensors=" + std::to_string(found.tensors) + " bytes=" + std::to_string(found.bytes) + " folder=\"" +
+        printable(options_.folder.string()) + "\"");
+  const MutexLock lock(mutex_);
+  counts_.is_complete = true;
+  changed_.notify_all();
+}
+
+Status WeightIndex::look_into(const fs::path& path, const std::stop_token& stop) {
+  WEFT_TRY(std::vector<TensorsOfFile> all, tensors_of(path));
+  for (TensorsOfFile& of : all) {
+    const auto stamp = stamp_of(of.file);
+    if (!stamp) continue;
+    const auto known = known_.find(of.file.string());
+    if (known != known_.end() && known->second.size == stamp->size &&
+        known->second.modified == stamp->modified && known->second.tensors.size() == of.tensors.size()) {
+      take(std::move(known->second));
+      known_.erase(known);
+      continue;
+    }
+    if (counts().tensors + of.tensors.size() > kTensorsMax)
+      return fail(ErrorCode::ResourceExhausted,
+                  path.string() + ": the folder holds more than " + std::to_string(kTensorsMax) + " tensors");
+    WEFT_TRY(IndexedFile file, index(of.file, std::move(of.tensors), stop));
+    take(std::move(file));
+    keep();
+  }
+  return {};
+}
+
+Result<IndexedFile> WeightIndex::index(const fs::path& path, std::vector<StoredTensor> tensors,
+                                       const std::stop_token& stop) const {
+  const auto before = stamp_of(path);
+  WEFT_TRY(const auto file, data::File::open(path));
+  IndexedFile indexed{path, file->size(), before ? before->modified : 0, std::move(tensors), {}};
+  for (const StoredTensor& tensor : indexed.tensors) {
+    WEFT_TRY(std::vector<Digest> digests, digests_of(*file, tensor, stop));
+    indexed.digests.push_back(std::move(digests));
+  }
+  return indexed;
+}
+
+void WeightIndex::take(IndexedFile file) {
+  const auto shared = std::make_shared<const IndexedFile>(std::move(file));
+  files_.push_back(shared);
+  const MutexLock lock(mutex_);
+  ++counts_.files;
+  counts_.tensors += shared->tensors.size();
+  for (uint32_t t = 0; t < shared->tensors.size(); ++t) {
+    const dag::TensorSpec& spec = shared->tensors[t].spec;
+    counts_.bytes += bytes_of(spec, Form::AsStored);
+    const std::vector<Form> forms = forms_of(spec);
+    for (size_t f = 0; f < forms.size(); ++f)
+      places_.try_emplace(shared->digests[t][f], Place{shared, t, forms[f]});
+  }
+}
+
+// Where that fails the hashes are computed again the next time.
+void WeightIndex::keep() const {
+  if (options_.kept.empty()) return;
+  std::vector<IndexedFile> all;
+  for (const auto& file : files_) all.push_back(*file);
+  const std::string text = to_json(all);
+  storage::Files files;
+  if (const Status kept = files.write_atomic(options_.kept, std::as_bytes(std::span(text))); !kept)
+    log("warning weights_not_kept reason=\"" + printable(kept.error().message) + "\"");
+}
+
+void WeightIndex::log(const std::string& line) const {
+  if (options_.log) options_.log(line);
+}
+
+// ---- who asks
+
+bool WeightIndex::has(const Digest& sha256) const {
+  const MutexLock lock(mutex_);
+  return places_.contains(sha256);
+}
+
+Result<std::vector<std::byte>> WeightIndex::read(const Digest& sha256) const {
+  Place place;
+  {
+    const MutexLock lock(mutex_);
+    const auto at = places_.find(sha256);
+    if (at == places_.end()) return fail(ErrorCode::NotFound, "no tensor of the folder is that blob");
+    place = at->second;
+  }
+  const StoredTensor& tensor = place.file->tensors[place.tensor];
+  std::vector<std::byte> bytes;
+  const auto read = [&]() -> Status {
+    WEFT_TRY(const auto file, data::File::open(place.file->path));
+    WEFT_TRY(bytes, data::allocate_bytes(bytes_of(tensor.spec, place.form), "a tensor"));
+    size_t filled = 0;
+    WEFT_TRY_STATUS(read_form(*file, tensor, place.form, [&](std::span<const std::byte> piece) {
+      std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
+      filled += piece.size();
+      return Status{};
+    }));
+    if (digest_from_hex(storage::sha256_hex(std::span<const std::byte>(bytes))) == sha256) return {};
+    return file->error(ErrorCode::Corrupted, "holds something else by now");
+  };
+  if (const Status status = read(); !status) {
+    if (status.error().code != ErrorCode::ResourceExhausted) {
+      const MutexLock lock(mutex_);
+      std::erase_if(places_, [&](const auto& entry) { return entry.second.file == place.file; });
+    }
+    return fail(status.error().code == ErrorCode::ResourceExhausted ? ErrorCode::ResourceExhausted
+                                                                    : ErrorCode::Corrupted,
+                status.error().message);
+  }
+  return bytes;
+}
+
+WeightIndex::Counts WeightIndex::counts() const {
+  const MutexLock lock(mutex_);
+  return counts_;
+}
+
+void WeightIndex::wait() const {
+  const MutexLock lock(mutex_);
+  changed_.wait(mutex_, [this]() WEFT_REQUIRES(mutex_) { return counts_.is_complete; });
+}
+
+}  // namespace weft::weights

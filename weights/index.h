@@ -1,0 +1,87 @@
+// The tensors that lie in the files of a folder, by the SHA-256 that a job's blob of them has. A thread looks
+// for them and computes the hashes, once: a file beside the index keeps them for the next time. What is read
+// is what the hash says, or it is not given.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "weights/forms.h"
+
+namespace weft::weights {
+
+inline constexpr size_t kTensorsMax = size_t{1} << 18;  // of all files; the others are left out
+
+// A file whose hashes are known. It is taken for the same as long as it has that size and time.
+struct IndexedFile {
+  std::filesystem::path path;
+  uint64_t size = 0;
+  int64_t modified = 0;  // nanoseconds of the file system's clock
+  std::vector<StoredTensor> tensors;
+  std::vector<std::vector<Digest>> digests;  // of each, in the order of forms_of()
+};
+
+// As text, for the file that keeps them. Errors of the second: Corrupted.
+std::string to_json(const std::vector<IndexedFile>& files);
+Result<std::vector<IndexedFile>> parse_index(const std::string& json);
+
+class WeightIndex {
+ public:
+  struct Options {
+    std::filesystem::path folder;
+    std::filesystem::path kept{};                        // the file that keeps hashes; empty: none does
+    std::function<void(const std::string& line)> log{};  // on the index's thread
+  };
+  // Begins to look. Errors: NotFound, InvalidArgument where there is no folder.
+  static Result<std::unique_ptr<WeightIndex>> open(Options options);
+  ~WeightIndex();
+
+  // Any thread. It says nothing of what has not been found yet.
+  bool has(const Digest& sha256) const;
+  // Any thread; takes as long as reading it does. NotFound; Corrupted where the file is another one by now:
+  // then nothing of it is known any more.
+  Result<std::vector<std::byte>> read(const Digest& sha256) const;
+
+  struct Counts {
+    uint64_t files = 0, tensors = 0, bytes = 0;  // as stored
+    bool is_complete = false;                    // the folder was looked through
+  };
+  Counts counts() const;
+  void wait() const;  // until it was
+
+ private:
+  struct Place {
+    std::shared_ptr<const IndexedFile> file;
+    uint32_t tensor = 0;
+    Form form = Form::AsStored;
+  };
+  explicit WeightIndex(Options options);
+  void look(const std::stop_token& stop);
+  Status look_into(const std::filesystem::path& path, const std::stop_token& stop);
+  Result<IndexedFile> index(const std::filesystem::path& path, std::vector<StoredTensor> tensors,
+                            const std::stop_token& stop) const;
+  void take(IndexedFile file);
+  void keep() const;
+  void log(const std::string& line) const;
+
+  const Options options_;
+  std::unordered_map<std::string, IndexedFile> known_;     // by path, of the last time; the thread's
+  std::vector<std::shared_ptr<const IndexedFile>> files_;  // the thread's
+  mutable Mutex mutex_;
+  mutable Condition changed_;
+  mutable std::unordered_map<Digest, Place> places_ WEFT_GUARDED_BY(mutex_);
+  Counts counts_ WEFT_GUARDED_BY(mutex_);
+  std::jthread thread_;  // last: it begins when the rest is there
+};
+
+}  // namespace weft::weights
