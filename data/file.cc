@@ -31,6 +31,11 @@ class PlainStream final : public ByteStream {
     left_ -= out.size();
     return {};
   }
+  Result<size_t> read_some(std::span<std::byte> out) override {
+    const auto part = out.first(static_cast<size_t>(std::min<uint64_t>(out.size(), left_)));
+    WEFT_TRY_STATUS(read(part));
+    return part.size();
+  }
   Result<bool> at_end() override { return left_ == 0; }
 
  private:
@@ -61,6 +66,8 @@ class InflateStream final : public ByteStream {
     }
     return {};
   }
+
+  Result<size_t> read_some(std::span<std::byte> out) override { return inflate_some(out); }
 
   Result<bool> at_end() override {
     std::byte extra{};
@@ -165,6 +172,13 @@ std::unique_ptr<ByteStream> make_stream(std::shared_ptr<const File> file, uint64
   WEFT_CHECK(offset <= file->size() && size <= file->size() - offset);
   if (encoding == Encoding::Plain) return std::make_unique<PlainStream>(std::move(file), offset, size);
   return std::make_unique<InflateStream>(std::move(file), offset, size, encoding);
+}
+
+Result<Encoding> encoding_of(const File& file) {
+  constexpr std::array kGzip{std::byte{0x1f}, std::byte{0x8b}};
+  std::array<std::byte, kGzip.size()> first{};
+  if (file.size() >= first.size()) WEFT_TRY_STATUS(file.read_at(0, first));
+  return first == kGzip ? Encoding::Gzip : Encoding::Plain;
 }
 
 bool inflates_to_at_most(uint64_t compressed_size, uint64_t declared_size) {

@@ -43,6 +43,9 @@ class ByteStream {
   virtual ~ByteStream() = default;
   // Fills `out`, or Corrupted when the stream ends or breaks before that.
   virtual Status read(std::span<std::byte> out) = 0;
+  // At least one byte and at most `out`; 0 where nothing is left. Corrupted when the stream breaks.
+  // REQUIRES: `out` is not empty.
+  virtual Result<size_t> read_some(std::span<std::byte> out) = 0;
   // True when nothing is left.
   virtual Result<bool> at_end() = 0;
 };
@@ -52,6 +55,8 @@ enum class Encoding : uint8_t { Plain, Deflate, Gzip };
 // REQUIRES: the range lies in the file.
 std::unique_ptr<ByteStream> make_stream(std::shared_ptr<const File> file, uint64_t offset, uint64_t size,
                                         Encoding encoding);
+// Of the whole file, by its first bytes: Gzip or Plain.
+Result<Encoding> encoding_of(const File& file);
 
 // Deflate cannot do better than 1032 to 1: a declared size beyond that is a lie, known before memory is
 // taken.

@@ -46,10 +46,8 @@ Result<dag::Shape> read_shape(const File& file, ByteStream& stream) {
 
 Result<IdxArray> read_idx(const std::filesystem::path& path, uint64_t resident_max) {
   WEFT_TRY(const auto file, File::open(path));
-  std::array<std::byte, 2> magic{};
-  if (file->size() >= magic.size()) WEFT_TRY_STATUS(file->read_at(0, magic));
-  const bool gzip = magic[0] == std::byte{0x1F} && magic[1] == std::byte{0x8B};
-  const auto stream = make_stream(file, 0, file->size(), gzip ? Encoding::Gzip : Encoding::Plain);
+  WEFT_TRY(const Encoding encoding, encoding_of(*file));
+  const auto stream = make_stream(file, 0, file->size(), encoding);
 
   IdxArray array;
   WEFT_TRY(array.shape, read_shape(*file, *stream));
@@ -59,7 +57,8 @@ Result<IdxArray> read_idx(const std::filesystem::path& path, uint64_t resident_m
   const std::string says =
       "declares " + dag::to_string(array.shape) + " = " + std::to_string(declared) + " bytes";
   const uint64_t header = 4 + 4 * array.shape.size();
-  if (gzip ? !inflates_to_at_most(file->size(), declared) : header + declared != file->size())
+  if (encoding == Encoding::Gzip ? !inflates_to_at_most(file->size(), declared)
+                                 : header + declared != file->size())
     return file->error(ErrorCode::Corrupted, says + ", which a file of " + std::to_string(file->size()) +
                                                  " bytes cannot hold; fetch it again");
   if (declared > resident_max)

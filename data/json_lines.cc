@@ -81,10 +81,14 @@ Status JsonLines::fill() {
   held_.erase(0, at_);
   at_ = 0;
   const size_t had = held_.size();
-  held_.resize(had + static_cast<size_t>(std::min<uint64_t>(kBlock, file_->size() - read_)));
-  const auto fresh = std::as_writable_bytes(std::span(held_)).subspan(had);
-  WEFT_TRY_STATUS(file_->read_at(read_, fresh));
-  read_ += fresh.size();
+  if (!stream_) {
+    WEFT_TRY(const Encoding encoding, encoding_of(*file_));
+    stream_ = make_stream(file_, 0, file_->size(), encoding);
+  }
+  held_.resize(had + kBlock);
+  WEFT_TRY(const size_t fresh, stream_->read_some(std::as_writable_bytes(std::span(held_)).subspan(had)));
+  held_.resize(had + fresh);
+  is_read_ = fresh == 0;
   return {};
 }
 
@@ -92,7 +96,7 @@ Result<bool> JsonLines::next_line() {
   size_t looked = at_;
   for (;;) {
     const size_t end = held_.find('\n', looked);
-    if (end == std::string::npos && read_ < file_->size()) {
+    if (end == std::string::npos && !is_read_) {
       if (held_.size() - at_ > kJsonLineMax) break;
       looked = held_.size() - at_;
       WEFT_TRY_STATUS(fill());

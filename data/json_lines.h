@@ -16,12 +16,14 @@ namespace weft::data {
 
 inline constexpr size_t kJsonLineMax = size_t{16} << 20;  // bytes, as a tokenizer takes at once
 
-// Belongs to one thread; takes a little more than the longest line of memory.
+// Of a file that gzip compressed, too. Belongs to one thread; takes a little more than the longest line of
+// memory.
 class JsonLines {
  public:
   explicit JsonLines(std::shared_ptr<const File> file) : file_(std::move(file)) {}
 
   // The next line that is not blank. False: there is none. OutOfRange: it is longer than kJsonLineMax.
+  // Corrupted: what is compressed is damaged.
   Result<bool> next();
   std::string_view line() const { return line_; }  // until the next call of next()
   uint64_t number() const { return number_; }      // the first is 1
@@ -34,9 +36,10 @@ class JsonLines {
   Status fill();
 
   std::shared_ptr<const File> file_;
-  std::string held_;   // of the file, up to read_
-  size_t at_ = 0;      // in held_: where the next line begins
-  uint64_t read_ = 0;  // bytes of the file
+  std::unique_ptr<ByteStream> stream_;  // with the first line
+  bool is_read_ = false;                // all of it
+  std::string held_;                    // of the file, up to there
+  size_t at_ = 0;                       // in held_: where the next line begins
   uint64_t number_ = 0;
   std::string_view line_;
 };

@@ -172,6 +172,11 @@ class ChecksumStream final : public ByteStream {
     crc_ = crc32_of(crc_, out);
     return {};
   }
+  Result<size_t> read_some(std::span<std::byte> out) override {
+    WEFT_TRY(const size_t size, inner_.read_some(out));
+    crc_ = crc32_of(crc_, out.first(size));
+    return size;
+  }
   Result<bool> at_end() override { return inner_.at_end(); }
   uint32_t crc() const { return crc_; }
 

@@ -1,6 +1,8 @@
 // Documents of JSON lines as samples. A token is a byte, but where a tokenizer's file is the matter.
 #include <gtest/gtest.h>
+#include <zlib.h>
 
+#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -74,6 +76,43 @@ TEST(Jsonl, ALongTextGoesOnInTheNextSampleAndAShortOneIsFilledUp) {
   EXPECT_EQ(row_of(**dataset, "positions", 1), (Row{0, 1, 0, 0}));
   EXPECT_EQ((*dataset)->place_of(2), "line 2");
   EXPECT_TRUE((*dataset)->notes().empty());
+}
+
+// As corpora are handed round: several members behind each other, as concatenated files and `pigz -i` have
+// them.
+TEST(Jsonl, AFileThatGzipCompressedIsReadAsItIs) {
+  const Scratch scratch;
+  const auto plain = scratch.folder() / "d.jsonl", packed = scratch.folder() / "d.jsonl.gz";
+  Rng rng(11, 1);
+  for (int member = 0; member < 3; ++member) {
+    std::string lines;
+    for (int line = 0; line < 4000; ++line) {
+      std::string text;
+      for (uint64_t length = 1 + rng.below(200); length > 0; --length)
+        text += static_cast<char>('a' + rng.below(26));
+      lines += R"({"text": ")" + text + "\"}\n";
+    }
+    std::ofstream(plain, std::ios::app) << lines;
+    const gzFile file = gzopen(packed.c_str(), "ab");
+    ASSERT_EQ(gzwrite(file, lines.data(), static_cast<unsigned>(lines.size())),
+              static_cast<int>(lines.size()));
+    gzclose(file);
+  }
+  const auto one = open_jsonl(texts(plain, 64)), other = open_jsonl(texts(packed, 64));
+  ASSERT_TRUE(one.has_value() && other.has_value());
+  ASSERT_EQ((*one)->sample_count(), (*other)->sample_count());
+  EXPECT_GT((*one)->sample_count(), 12'000u);
+  for (uint32_t sample = 0; sample < (*one)->sample_count(); sample += 97) {
+    EXPECT_EQ(tokens_of(**one, sample), tokens_of(**other, sample));
+    EXPECT_EQ((*one)->place_of(sample), (*other)->place_of(sample));
+  }
+  std::filesystem::resize_file(packed, std::filesystem::file_size(packed) - 100);
+  const auto cut = open_jsonl(texts(packed, 64));
+  ASSERT_FALSE(cut.has_value());
+  EXPECT_EQ(cut.error().code, ErrorCode::Corrupted);
+  EXPECT_NE(cut.error().message.find("d.jsonl.gz: its compressed data is damaged or cut off"),
+            std::string::npos)
+      << cut.error().message;
 }
 
 TEST(Jsonl, OfACompletionThePromptIsReadAndNotLearnt) {

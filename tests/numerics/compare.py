@@ -25,6 +25,7 @@ from onnx import numpy_helper
 
 import architectures
 import make_references
+import tensor_files
 from sketch import sketch
 
 ROOT = os.path.dirname(os.path.dirname(make_references.HERE))
@@ -42,8 +43,11 @@ def train(weft, folder, backend):
         raise SystemExit(f"{' '.join(command)}: {finished.stderr or finished.stdout}")
     events = [json.loads(line) for line in finished.stdout.splitlines()]
     model = onnx.load(os.path.join(folder, "trained.onnx"))
-    return (np.array([e["loss"] for e in events if e["event"] == "step"]),
-            {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer if t.data_type == 1})
+    tensors = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer if t.data_type == 1}
+    adapters = os.path.join(folder, "trained.adapter", "adapter_model.safetensors")
+    if os.path.exists(adapters):
+        tensors |= {name: value.astype(np.float64) for name, value in tensor_files.read(adapters).items()}
+    return np.array([e["loss"] for e in events if e["event"] == "step"]), tensors
 
 
 def gaps(reference, losses, tensors):

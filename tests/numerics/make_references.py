@@ -26,6 +26,7 @@ import torch.nn.functional as F
 
 import architectures
 import onnx_torch
+import tensor_files
 from sketch import sketch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -258,6 +259,78 @@ CASES["tagger"] = dict(
     schedule=dict(type="cosine", warmup_steps=4, final=0.1), clip_norm=1.0)
 
 
+def adapted(model, schedule, optimizer, adapters, **of):
+    """A case with low-rank adapters: nothing else is trained but what a `full` names."""
+    lora, *full = adapters
+    lora = dict(type="lora", init="start.safetensors") | lora
+    return dict(opset=17, variants=["dynamic"], freeze=["*"], model=model, schedule=schedule, optimizer=optimizer, clip_norm=None,
+                adapters=[lora] + [dict(type="full", targets=t) for t in full]) | of
+
+
+WALKS = dict(data=lambda rng: text(40, 32, 64, rng), inputs={"tokens": "tokens"}, losses=[architectures.NEXT], batch=8, microbatch=4)
+QUICK = dict(type="adamw", learning_rate=5e-3, weight_decay=0.05, epsilon=1e-6)
+CASES |= {
+    "gpt_lora": adapted(
+        lambda: GPT(3, gelu="tanh", mask_by_add=True, tied=False), dict(type="cosine", warmup_steps=4, final=0.1), QUICK,
+        [dict(rank=4, alpha=8, targets=["*.c_attn.weight", "*.m_proj.weight", "wte.weight"]), ["*.ln_2.*"]], **WALKS),
+    "llama_lora": adapted(
+        lambda: architectures.Llama(64, 4, 2, 2, 112, 64, 32), dict(type="linear", warmup_steps=4), QUICK,
+        [dict(rank=8, alpha=32, targets=["*.attention.*.weight", "head.weight"]), ["norm.weight"]], **(WALKS | dict(clip_norm=1.0))),
+    "resnet_lora": adapted(
+        ResNetSmall, dict(type="constant"), dict(type="sgd", learning_rate=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
+        [dict(rank=3, alpha=6, targets=["*.downsample.0.weight", "fc.weight"])],
+        data=lambda rng: images(72, 16, rng), inputs={"x": "image"}, losses=[architectures.LOGITS], batch=16, microbatch=8),
+}
+
+
+class Adapters:
+    """Low-rank adapters beside the modules that a case names, as the library PEFT adds them: what a module gives, and
+    alpha / rank times what its input gives by A and then by B."""
+
+    def __init__(self, model, case, seed):
+        lora = case["adapters"][0]
+        self.rank, self.scale = lora["rank"], lora["alpha"] / lora["rank"]
+        self.modules = {name: module for name, module in model.named_modules() if is_named(name + ".weight", lora["targets"])}
+        generator = torch.Generator().manual_seed(seed + 1000)
+        self.start = {}
+        for name, module in self.modules.items():
+            kind, (rows, columns) = self.kind(module), module.weight.shape[:2]
+            out, inputs = (columns, rows) if kind == "embedding_" else (rows, columns)
+            ones = [1] * (module.weight.dim() - 2)
+            draw = torch.randn([self.rank, inputs] + ones, generator=generator) * inputs ** -0.5
+            self.start[f"base_model.model.{name}.lora_{kind}A" + self.ending(kind)] = torch.round(draw * 256) / 256
+            self.start[f"base_model.model.{name}.lora_{kind}B" + self.ending(kind)] = torch.zeros([out, self.rank] + ones)
+
+    @staticmethod
+    def kind(module):
+        return "embedding_" if isinstance(module, nn.Embedding) else ""
+
+    @staticmethod
+    def ending(kind):
+        return "" if kind else ".weight"  # a table's factors are parameters and no modules
+
+    def attach(self, model, dtype):
+        """The factors by name, as parameters, which the model's modules add from now on."""
+        factors = {name: nn.Parameter(value.to(dtype)) for name, value in self.start.items()}
+        for name, module in model.named_modules():
+            if name in self.modules:
+                kind = self.kind(module)
+                module.register_forward_hook(self.adds(*(factors[f"base_model.model.{name}.lora_{kind}{x}" + self.ending(kind)]
+                                                         for x in "AB")))
+        return factors
+
+    def adds(self, a, b):
+        def hook(module, inputs, output):
+            x = inputs[0]
+            if isinstance(module, nn.Embedding):
+                low = F.embedding(x, a.t())
+                return output + self.scale * F.linear(low, b)
+            if isinstance(module, nn.Conv2d):
+                return output + self.scale * F.conv2d(F.conv2d(x, a, None, module.stride), b)
+            return output + self.scale * F.linear(F.linear(x, a), b)
+        return hook
+
+
 def initialise(model, seed, quiet=None):
     """`quiet`: a pattern of the scales that end residual branches: they start small, so that a deep net does not take
     float32 and float64 apart within a few steps. Every float is a multiple of 2^-8: exact in float32, and small once compressed. Nothing trained starts at zero, so
@@ -416,8 +489,13 @@ def outputs_of(result):
     return list(result) if isinstance(result, tuple) else [result]
 
 
+def is_named(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def is_frozen(case, name):
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in case["freeze"])
+    whole = [pattern for entry in case.get("adapters", [])[1:] for pattern in entry["targets"]]
+    return is_named(name, case["freeze"]) and not is_named(name, whole)
 
 
 def freeze(model, case):
@@ -429,18 +507,21 @@ def freeze(model, case):
         parameter.requires_grad_(not is_frozen(case, name))
 
 
-def train_module(make, state, case, data, dtype, device="cpu"):
+def train_module(make, state, case, data, dtype, device="cpu", adapters=None):
     model = make()
     model.load_state_dict(state)
     model.train().to(device, dtype)
     freeze(model, case)
+    factors = adapters.attach(model, dtype) if adapters else {}
     x, labels, weights = columns(case, data, dtype, device)
 
     def loss_of(order, step):
         return step_loss(outputs_of(model(*(v[order] for v in x))), labels, weights, case, order, step)
 
-    losses, norms = train([(n, p) for n, p in model.named_parameters() if p.requires_grad], loss_of, case, len(x[0]))
-    tensors = {k: v.detach().double().cpu().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad] + list(factors.items())
+    losses, norms = train(named, loss_of, case, len(x[0]))
+    ends = dict(named) if adapters else {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
+    tensors = {k: v.detach().double().cpu().numpy() for k, v in ends.items()}
     return losses, norms, tensors, evaluate(model, case, x, labels, weights) if case.get("evaluate") else {}
 
 
@@ -495,7 +576,9 @@ def write_job(path, case):
              "data:", "  train: {type: npz, path: data.npz}", *(["  test: {type: npz, path: data.npz}"] * case.get("evaluate", 0)),
              f"batch_size: {case['batch']}", f"microbatch_size: {case['microbatch']}", f"steps: {STEPS}",
              "shuffle: false", "seed: 0"]
-    if case["freeze"]:
+    if "adapters" in case:
+        lines.append(f"adapters: {flow(case['adapters'])}")
+    elif case["freeze"]:
         lines.append("freeze: [" + ", ".join(f'"{p}"' for p in case["freeze"]) + "]")
     lines += [f"optimizer: {flow(case['optimizer'])}", f"schedule: {flow(case['schedule'])}"]
     if case["clip_norm"] is not None:
@@ -527,8 +610,11 @@ def make(name, case, folder, seed, check):
         if variant == "dynamic":
             dynamic = proto
 
-    losses, norms, tensors, metrics = train_module(case["model"], state, case, data, torch.float64)
-    losses_f32, norms_f32, tensors_f32, _ = train_module(case["model"], state, case, data, torch.float32)
+    adapters = Adapters(model, case, seed) if "adapters" in case else None
+    if adapters:
+        tensor_files.write(os.path.join(folder, "start.safetensors"), {k: v.numpy() for k, v in adapters.start.items()})
+    losses, norms, tensors, metrics = train_module(case["model"], state, case, data, torch.float64, adapters=adapters)
+    losses_f32, norms_f32, tensors_f32, _ = train_module(case["model"], state, case, data, torch.float32, adapters=adapters)
     gaps = {k: gap(tensors_f32[k], tensors[k]) for k in tensors}
     arrays = metrics | {"losses": losses, "gradient_norm": norms, "losses_f32": losses_f32, "gradient_norm_f32": norms_f32}
     for k, v in tensors.items():
@@ -545,7 +631,9 @@ def make(name, case, folder, seed, check):
           f"{sum(v.numel() for v in model.parameters())} parameters, {size} bytes")
     print(f"  float32 to float64: loss {np.max(np.abs(losses_f32 - losses) / losses):.2g}, "
           f"worst tensor {gaps[worst]:.2g} ({worst})")
-    if check and any(isinstance(m, nn.BatchNorm2d) and is_frozen(case, n + ".weight") for n, m in model.named_modules()):
+    if check and adapters:
+        print("  the exported graph alone has no adapters")
+    elif check and any(isinstance(m, nn.BatchNorm2d) and is_frozen(case, n + ".weight") for n, m in model.named_modules()):
         print("  the exported graph alone does not say which layers are frozen")
     elif check:
         names = [n for n, _ in model.named_parameters()]

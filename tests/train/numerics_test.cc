@@ -6,10 +6,12 @@
 
 #include "configs/job.h"
 #include "dag/onnx/model.h"
+#include "data/safetensors.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
+#include "train/adapter_files.h"
 #include "train/trainer.h"
 
 namespace weft {
@@ -46,6 +48,14 @@ Trained train_case(const std::filesystem::path& job_file, peer::Backend& backend
   EXPECT_TRUE(model.has_value());
   if (model)
     for (const auto& [name, tensor] : model->weights()) trained.tensors[name] = to_doubles(tensor);
+  if (job->adapters.empty()) return trained;
+  // Factors by PEFT's names; what was trained whole has its own in the model.
+  const auto file =
+      data::TensorFiles::open(train::adapter_folder(result->output) / "adapter_model.safetensors");
+  EXPECT_TRUE(file.has_value());
+  if (file)
+    for (const auto& [name, place] : file->tensors())
+      if (name.find(".lora_") != std::string::npos) trained.tensors[name] = to_doubles(*file->whole(name));
   return trained;
 }
 
@@ -150,6 +160,9 @@ TEST_P(Numerics, CpuBackendIsAsCloseAsFloat32Allows) {
 INSTANTIATE_TEST_SUITE_P(Cases, Numerics,
                          testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "frozen_norms",
                                          "two_heads", "tagger"),
+                         [](const auto& case_info) { return std::string(case_info.param); });
+// Low-rank adapters beside frozen weights: their factors, of matrices, a table, 1x1 convolutions.
+INSTANTIATE_TEST_SUITE_P(Adapters, Numerics, testing::Values("gpt_lora", "llama_lora", "resnet_lora"),
                          [](const auto& case_info) { return std::string(case_info.param); });
 // The architectures that people train, narrow (tests/numerics/architectures.py).
 INSTANTIATE_TEST_SUITE_P(Architectures, Numerics,

@@ -23,7 +23,8 @@ std::string read_file(const fs::path& path) {
 }
 
 fs::path unpack_case(const std::string& name, const fs::path& folder, const std::string& packed_model) {
-  for (const char* file : {"job.yaml", "data.npz"}) fs::copy_file(case_folder(name) / file, folder / file);
+  for (const char* file : {"job.yaml", "data.npz", "start.safetensors"})
+    if (fs::exists(case_folder(name) / file)) fs::copy_file(case_folder(name) / file, folder / file);
   gzFile packed = gzopen((case_folder(name) / packed_model).c_str(), "rb");
   EXPECT_NE(packed, nullptr);
   std::ofstream out(folder / "model.onnx", std::ios::binary);
