@@ -48,6 +48,7 @@ class LinkSet {
   struct Outbox final : peer::LinkOutbox {
     Status acknowledged(uint64_t received) override { return ledger.acknowledged(received); }
     Status resume(uint64_t received) override { return ledger.resume(received); }
+    bool is_empty() const override { return ledger.kept_frames() == 0; }
     peer::LinkLedger<TensorPacket> ledger;
   };
   struct Link {

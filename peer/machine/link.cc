@@ -21,21 +21,18 @@ std::optional<LinkGreeting> greeting_in(const proto::Message& message, const pro
   return is_of_link ? std::optional(LinkGreeting{hello->received, hello->streams, 0}) : std::nullopt;
 }
 
-LinkMachine::Options options_for(LinkMachine::Options options, const proto::AssignStage& assignment,
-                                 const plan::Seat& other) {
-  LinkTimes& times = options.times;
-  if (assignment.local && other.replica != assignment.seat.replica)
-    times.heal_deadline = std::max(times.heal_deadline, times.heal_deadline_of_replicas);
-  return options;
+bool is_between_local_replicas(const proto::AssignStage& assignment, const plan::Seat& other) {
+  return assignment.local && other.replica != assignment.seat.replica;
 }
 }  // namespace
 
 LinkMachine::LinkMachine(Options options, const proto::AssignStage& assignment, proto::LinkRoute route,
                          LinkOutbox& outbox)
-    : options_(options_for(std::move(options), assignment, route.seat)),
+    : options_(std::move(options)),
       run_(assignment.run),
       plan_version_(assignment.plan_version),
       seat_(assignment.seat),
+      is_between_replicas_(is_between_local_replicas(assignment, route.seat)),
       route_(std::move(route)),
       outbox_(outbox),
       dialling_(route_.dials, route_.addresses) {}
@@ -350,7 +347,10 @@ LinkMachine::Effects LinkMachine::on_tick(Instant now) {
       effects.emplace_back(Say{connection, proto::LinkAck{receipts_.received()}});
     return effects;
   }
-  if (now - since_ > (was_up_ ? options_.times.heal_deadline : options_.times.ready_deadline))
+  const LinkTimes& times = options_.times;
+  if (was_up_ && is_between_replicas_ && outbox_.is_empty()) since_ = now;
+  const Duration heals = is_between_replicas_ ? times.heal_deadline_of_replicas : times.heal_deadline;
+  if (now - since_ > (was_up_ ? heals : times.ready_deadline))
     fail_with({ErrorCode::Timeout, (was_up_ ? "the connection was lost and did not come back in time: "
                                             : "the link did not come up in time: ") +
                                        dialling_.problems()},

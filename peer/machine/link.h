@@ -35,6 +35,7 @@ class LinkOutbox {
   virtual ~LinkOutbox() = default;
   virtual Status acknowledged(uint64_t received) = 0;
   virtual Status resume(uint64_t received) = 0;
+  virtual bool is_empty() const = 0;  // all that was to be sent has come
 };
 
 // What the other side said of itself.
@@ -128,6 +129,7 @@ class LinkMachine {
   const proto::JobNumber run_;
   const proto::PlanVersion plan_version_;
   const plan::Seat seat_;
+  const bool is_between_replicas_;  // with local steps
   const proto::LinkRoute route_;
   LinkOutbox& outbox_;
   LinkReceipts receipts_{};

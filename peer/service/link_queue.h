@@ -39,6 +39,7 @@ class LinkQueue : public LinkOutbox {
   // From the other side, as in LinkLedger. After resume() what it lacks goes again from its begin.
   Status acknowledged(uint64_t received) override;
   Status resume(uint64_t received) override;
+  bool is_empty() const override { return waiting_.empty() && begun() == 0; }
 
   uint64_t unsent_bytes() const { return unsent_bytes_; }  // of what next() has yet to give
   uint64_t begun_bytes() const { return begun_.kept_bytes(); }

@@ -17,6 +17,7 @@ inline const PeerId kOther = {Digest{{1}}};
 struct Outbox final : LinkOutbox {
   Status acknowledged(uint64_t received) override { return ledger.acknowledged(received); }
   Status resume(uint64_t received) override { return ledger.resume(received); }
+  bool is_empty() const override { return ledger.kept_frames() == 0; }
   LinkLedger<uint64_t> ledger;
 };
 
