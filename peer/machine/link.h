@@ -137,8 +137,7 @@ class LinkMachine {
   LinkConnections at_;
   Session session_{};
   SessionBreaks breaks_;
-  Instant dialled_{};
-  Instant greeted_{};
+  Instant dialled_{}, greeted_{};
   Duration round_trip_{};  // about, of the session
   bool wakes_ = false;     // is to be woken
   bool was_up_ = false;
