@@ -34,7 +34,7 @@ namespace {
 constexpr Duration kSubmitDeadline =
     std::chrono::minutes(5);  // the broker puts the files together and reads the job
 
-constexpr uint64_t kAskedAtOnce = uint64_t{1} << 30;  // bytes of blobs
+constexpr uint64_t kAskedAtOnce = uint64_t{256} << 20;  // bytes of blobs
 
 struct SubmitOptions {
   std::string job;

@@ -18,6 +18,7 @@ namespace weft::weights {
 struct StoredTensor {
   dag::TensorSpec spec;
   uint64_t offset = 0;  // of its bytes in the file
+  bool operator==(const StoredTensor&) const = default;
 };
 
 // Widened: numbers of half precision as float32. Transposed: a matrix with its axes exchanged.

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <exception>
 #include <system_error>
 
 #include "base/printable.h"
@@ -17,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kKeptMax = uint64_t{256} << 20;  // bytes of the file that keeps hashes
+constexpr auto kKeepEvery = std::chrono::seconds(30);
 
 struct Stamp {
   uint64_t size = 0;
@@ -51,29 +53,42 @@ WeightIndex::~WeightIndex() = default;
 
 // ---- looking
 
-// Whoever works here goes first.
+// Whoever works here goes first. A file that wants more memory than there is ends the search, and nothing
+// else.
 void WeightIndex::look(const std::stop_token& stop) {
   ::setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone
+  try {
+    look_through(stop);
+  } catch (const std::exception& error) {
+    log("warning weights_not_found reason=\"" + printable(error.what()) + "\"");
+  }
+  const MutexLock lock(mutex_);
+  counts_.is_complete = true;
+  changed_.notify_all();
+}
+
+void WeightIndex::look_through(const std::stop_token& stop) {
   if (!options_.kept.empty())
     if (const auto text = storage::read_text(options_.kept, kKeptMax))
       if (auto files = parse_index(*text))
         for (IndexedFile& file : *files) known_.insert_or_assign(file.path.string(), std::move(file));
+  kept_at_ = std::chrono::steady_clock::now();
   const auto paths = find_files(options_.folder, stop);
-  if (!paths) log("warning weights_not_found reason=\"" + printable(paths.error().message) + "\"");
+  if (!paths && !stop.stop_requested())
+    log("warning weights_not_found reason=\"" + printable(paths.error().message) + "\"");
   for (const fs::path& path : paths.value_or(std::vector<fs::path>{})) {
     const Status looked = look_into(path, stop);
     if (stop.stop_requested()) break;
     if (!looked) log("warning weights_skipped reason=\"" + printable(looked.error().message) + "\"");
   }
-  known_.clear();
+  // What was not found again is gone, unless there was no time to look.
+  if (!stop.stop_requested()) known_.clear();
+  keep();
+  if (stop.stop_requested()) return;
   const Counts found = counts();
-  if (!stop.stop_requested())
-    log("info weights_indexed files=" + std::to_string(found.files) +
-        " tensors=" + std::to_string(found.tensors) + " bytes=" + std::to_string(found.bytes) + " folder=\"" +
-        printable(options_.folder.string()) + "\"");
-  const MutexLock lock(mutex_);
-  counts_.is_complete = true;
-  changed_.notify_all();
+  log("info weights_indexed files=" + std::to_string(found.files) +
+      " tensors=" + std::to_string(found.tensors) + " bytes=" + std::to_string(found.bytes) + " folder=\"" +
+      printable(options_.folder.string()) + "\"");
 }
 
 Status WeightIndex::look_into(const fs::path& path, const std::stop_token& stop) {
@@ -83,7 +98,7 @@ Status WeightIndex::look_into(const fs::path& path, const std::stop_token& stop)
     if (!stamp) continue;
     const auto known = known_.find(of.file.string());
     if (known != known_.end() && known->second.size == stamp->size &&
-        known->second.modified == stamp->modified && known->second.tensors.size() == of.tensors.size()) {
+        known->second.modified == stamp->modified && known->second.tensors == of.tensors) {
       take(std::move(known->second));
       known_.erase(known);
       continue;
@@ -92,8 +107,9 @@ Status WeightIndex::look_into(const fs::path& path, const std::stop_token& stop)
       return fail(ErrorCode::ResourceExhausted,
                   path.string() + ": the folder holds more than " + std::to_string(kTensorsMax) + " tensors");
     WEFT_TRY(IndexedFile file, index(of.file, std::move(of.tensors), stop));
+    if (known != known_.end()) known_.erase(known);
     take(std::move(file));
-    keep();
+    if (std::chrono::steady_clock::now() - kept_at_ > kKeepEvery) keep();
   }
   return {};
 }
@@ -125,15 +141,18 @@ void WeightIndex::take(IndexedFile file) {
   }
 }
 
-// Where that fails the hashes are computed again the next time.
-void WeightIndex::keep() const {
+// With what was known and has not been looked at again yet. Where that fails, hashes are computed again the
+// next time.
+void WeightIndex::keep() {
   if (options_.kept.empty()) return;
   std::vector<IndexedFile> all;
   for (const auto& file : files_) all.push_back(*file);
+  for (const auto& [path, file] : known_) all.push_back(file);
   const std::string text = to_json(all);
   storage::Files files;
   if (const Status kept = files.write_atomic(options_.kept, std::as_bytes(std::span(text))); !kept)
     log("warning weights_not_kept reason=\"" + printable(kept.error().message) + "\"");
+  kept_at_ = std::chrono::steady_clock::now();
 }
 
 void WeightIndex::log(const std::string& line) const {

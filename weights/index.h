@@ -3,6 +3,7 @@
 // is what the hash says, or it is not given.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -67,16 +68,18 @@ class WeightIndex {
   };
   explicit WeightIndex(Options options);
   void look(const std::stop_token& stop);
+  void look_through(const std::stop_token& stop);
   Status look_into(const std::filesystem::path& path, const std::stop_token& stop);
   Result<IndexedFile> index(const std::filesystem::path& path, std::vector<StoredTensor> tensors,
                             const std::stop_token& stop) const;
   void take(IndexedFile file);
-  void keep() const;
+  void keep();
   void log(const std::string& line) const;
 
   const Options options_;
   std::unordered_map<std::string, IndexedFile> known_;     // by path, of the last time; the thread's
   std::vector<std::shared_ptr<const IndexedFile>> files_;  // the thread's
+  std::chrono::steady_clock::time_point kept_at_{};        // likewise
   mutable Mutex mutex_;
   mutable Condition changed_;
   mutable std::unordered_map<Digest, Place> places_ WEFT_GUARDED_BY(mutex_);

@@ -1,8 +1,22 @@
 #include "peer/service/kept_weights.h"
 
+#include <new>
 #include <vector>
 
 namespace weft::peer {
+
+namespace {
+// Whoever waits for the bytes hears of it, whatever happens.
+Result<net::SharedBytes> read_from(const weights::WeightIndex& index, const Digest& sha256) {
+  try {
+    WEFT_TRY(std::vector<std::byte> read, index.read(sha256));
+    const auto held = std::make_shared<const std::vector<std::byte>>(std::move(read));
+    return net::SharedBytes{held, *held};
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::ResourceExhausted, "no memory to read a tensor");
+  }
+}
+}  // namespace
 
 void KeptWeights::read(const Digest& sha256, std::function<void(Result<net::SharedBytes>)> done) {
   if (!worker_) worker_ = std::make_unique<net::Worker>();
@@ -14,14 +28,8 @@ void KeptWeights::read(const Digest& sha256, std::function<void(Result<net::Shar
     done(std::move(bytes));
   };
   worker_->post([&loop = loop_, index = index_, sha256, finish = std::move(finish)] {
-    Result<net::SharedBytes> bytes = fail(ErrorCode::NotFound, "");
-    if (auto read = index->read(sha256)) {
-      const auto held = std::make_shared<const std::vector<std::byte>>(std::move(*read));
-      bytes = net::SharedBytes{held, *held};
-    } else {
-      bytes = fail(read.error());
-    }
-    loop.post([finish, bytes = std::move(bytes)] { finish(bytes); });
+    const auto bytes = read_from(*index, sha256);
+    loop.post([finish, bytes] { finish(bytes); });
   });
 }
 

@@ -218,4 +218,9 @@ wait_for_log() {  # wait_for_log FILE TEXT [SECONDS]
   exec {log}<&-
   [ -n "$found" ] || fail "$1 does not say: $2"
 }
+# Who is planned with is who has joined: a run of up to so many replicas would begin with fewer.
+wait_for_peers() {  # wait_for_peers NAME...
+  local name
+  for name in "$@"; do wait_for_log "$work/$name.log" 'info joined'; done
+}
 job_state() { "$weft" status "$job_number" --format json | field state; }

@@ -14,6 +14,7 @@ sets=(--set "data.train.path=$text" --set batch_size=4 --set microbatch_size=2 -
 
 start_broker --lease 3s
 for peer in a b c d e f; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
+wait_for_peers a b c d e f
 submit_job "$job" "${sets[@]}" --set "output=$work/out.onnx"
 # In the middle of a round: each has made about half of its steps.
 begun=0

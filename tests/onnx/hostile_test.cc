@@ -1,10 +1,12 @@
-// Each hostile model is refused with a typed error, within 100 ms of processor time and 64 MB, and no file is
-// opened but the model and what it says lies beside it.
+// Each hostile model is refused with a typed error, within 100 ms of processor time (as long as sorting a
+// million numbers takes, or twice that) and 64 MB, and no file is opened but the model and what it says lies
+// beside it.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <ctime>
+#include <vector>
 
 #include "dag/onnx/outline.h"
 #include "tests/onnx/hostile_models.h"
@@ -14,13 +16,22 @@
 namespace weft::onnx::testing {
 namespace {
 
-constexpr double kSecondsMax = 0.1;
 constexpr size_t kMemoryMax = 64'000'000;
 
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// Other work on the same core slows both.
+double seconds_of_sorting() {
+  std::vector<uint32_t> numbers(size_t{1} << 20);
+  uint32_t state = 1;
+  for (uint32_t& number : numbers) number = state = state * 1664525 + 1013904223;
+  const double before = processor_seconds();
+  std::sort(numbers.begin(), numbers.end());
+  return processor_seconds() - before;
 }
 
 class Hostile : public ::testing::TestWithParam<HostileModel> {
@@ -53,16 +64,20 @@ class Hostile : public ::testing::TestWithParam<HostileModel> {
       return import_model(model, training_options(), dag::op_table()).map([](const auto&) {});
     };
     Status status;
-    double seconds = 0;
+    double seconds = 0, sorting = 0;
+    constexpr double kShort = 0.02;
     // The least of three: whatever else the machine does only adds to what it takes.
-    for (int time = 0; time < 3 && (time == 0 || seconds > kSecondsMax / 2); ++time) {
+    for (int time = 0; time < 3 && (time == 0 || seconds > kShort); ++time) {
       const double before = processor_seconds();
       status = import();
       const double took = processor_seconds() - before;
       seconds = time == 0 ? took : std::min(seconds, took);
+      if (seconds > kShort) sorting = std::max(sorting, seconds_of_sorting());
     }
     if (kBoundsHold) {
-      EXPECT_LT(seconds, kSecondsMax);
+      if (seconds > kShort) {
+        EXPECT_LT(seconds, 2 * sorting);
+      }
       EXPECT_LT(memory.bytes(), kMemoryMax);
       note(seconds, memory.bytes());
     }

@@ -181,6 +181,27 @@ TEST(WeightIndex, IgnoresAFileOfHashesThatIsBroken) {
   }
 }
 
+// Whoever joins for a moment, again and again, does not lose what was computed before.
+TEST(WeightIndex, KeepsWhatItHadNoTimeToLookAtAgain) {
+  const fs::path folder = fresh_folder(), kept = folder / "weights.json";
+  Rng rng(3, 8);
+  const auto add = [&](const std::string& name) {
+    const Written written(folder / (name + ".safetensors"),
+                          {random_tensor({dag::DType::BF16, {256, 256}}, rng)});
+  };
+  for (int i = 0; i < 10; ++i) add("b" + std::to_string(i));
+  { const Looked looked(folder, kept); }
+  for (int i = 0; i < 20; ++i) {
+    add("a" + std::to_string(i));  // looked at first
+    auto index = WeightIndex::open({.folder = folder, .kept = kept});
+    ASSERT_TRUE(index.has_value());
+    index->reset();
+    const auto files = parse_index(*storage::read_text(kept, 1 << 20));
+    ASSERT_TRUE(files.has_value()) << files.error().message;
+    EXPECT_GE(files->size(), 10u);
+  }
+}
+
 // It ends at once, wherever it is.
 TEST(WeightIndex, EndsWhileItLooks) {
   const fs::path folder = fresh_folder();
