@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include "cli/broker_address.h"
 #include "cli/guest.h"
@@ -84,7 +86,7 @@ TEST_F(ServiceTest, EveryCommentedSettingIsOneThatJoinKnows) {
     keys += is_key;
     all += (is_key ? line.substr(2) : line) + "\n";
   }
-  EXPECT_EQ(keys, 17u) << all;
+  EXPECT_EQ(keys, 18u) << all;
   JoinOptions options = with_config(scratch_.write("all.yaml", all));
   const Status read = read_join_config(options);
   ASSERT_TRUE(read) << read.error().message;
@@ -93,6 +95,9 @@ TEST_F(ServiceTest, EveryCommentedSettingIsOneThatJoinKnows) {
   EXPECT_EQ(options.jobs, "1");
   EXPECT_EQ(options.guest.pause_for, (std::vector<std::string>{"steam", "gamemode"}));
   EXPECT_EQ(options.guest.gpu_memory, "6GiB");
+  const char* home_folder = std::getenv("HOME");
+  EXPECT_EQ(options.weights, home_folder != nullptr ? std::string(home_folder) + "/.cache/huggingface"
+                                                    : (scratch_.folder() / "~/.cache/huggingface").string());
   const auto rules = manners_of(options);
   ASSERT_TRUE(rules) << rules.error().message;
   EXPECT_TRUE(rules->on_battery);
