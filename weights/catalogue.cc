@@ -36,6 +36,7 @@ Result<std::vector<TensorsOfFile>> of_onnx(const fs::path& path) {
     of.tensors.push_back({value.spec(), static_cast<uint64_t>(place->offset)});
   }
   std::vector<TensorsOfFile> all;
+  all.reserve(files.size());
   for (auto& [location, of] : files) all.push_back(std::move(of));
   return all;
 }
@@ -65,6 +66,7 @@ Result<std::vector<fs::path>> find_files(const fs::path& folder, const std::stop
   }
   if (error) return fail(ErrorCode::Unavailable, folder.string() + ": " + error.message());
   std::vector<fs::path> paths;
+  paths.reserve(files.size());
   for (const auto& [real, path] : files) paths.push_back(path);
   std::sort(paths.begin(), paths.end());
   return paths;

@@ -146,6 +146,7 @@ void WeightIndex::take(IndexedFile file) {
 void WeightIndex::keep() {
   if (options_.kept.empty()) return;
   std::vector<IndexedFile> all;
+  all.reserve(files_.size() + known_.size());
   for (const auto& file : files_) all.push_back(*file);
   for (const auto& [path, file] : known_) all.push_back(file);
   const std::string text = to_json(all);
