@@ -162,43 +162,48 @@ void WeightIndex::log(const std::string& line) const {
 
 // ---- who asks
 
-bool WeightIndex::has(const Digest& sha256) const {
+std::optional<WeightIndex::Place> WeightIndex::find(const Digest& sha256) const {
   const MutexLock lock(mutex_);
-  return places_.contains(sha256);
+  const auto at = places_.find(sha256);
+  return at == places_.end() ? std::nullopt : std::optional(at->second);
+}
+
+std::optional<uint64_t> WeightIndex::size_of(const Digest& sha256) const {
+  const auto place = find(sha256);
+  if (!place) return std::nullopt;
+  return place->size();
+}
+
+Status WeightIndex::copy(const Digest& sha256, const data::ByteSink& sink) const {
+  const auto place = find(sha256);
+  if (!place) return fail(ErrorCode::NotFound, "no tensor of the folder is that blob");
+  WEFT_TRY(const auto file, data::File::open(place->file->path));
+  return read_form(*file, place->file->tensors[place->tensor], place->form, sink);
 }
 
 Result<std::vector<std::byte>> WeightIndex::read(const Digest& sha256) const {
-  Place place;
-  {
-    const MutexLock lock(mutex_);
-    const auto at = places_.find(sha256);
-    if (at == places_.end()) return fail(ErrorCode::NotFound, "no tensor of the folder is that blob");
-    place = at->second;
-  }
-  const StoredTensor& tensor = place.file->tensors[place.tensor];
-  std::vector<std::byte> bytes;
-  const auto read = [&]() -> Status {
-    WEFT_TRY(const auto file, data::File::open(place.file->path));
-    WEFT_TRY(bytes, data::allocate_bytes(bytes_of(tensor.spec, place.form), "a tensor"));
-    size_t filled = 0;
-    WEFT_TRY_STATUS(read_form(*file, tensor, place.form, [&](std::span<const std::byte> piece) {
-      std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
-      filled += piece.size();
-      return Status{};
-    }));
-    if (digest_from_hex(storage::sha256_hex(std::span<const std::byte>(bytes))) == sha256) return {};
-    return file->error(ErrorCode::Corrupted, "holds something else by now");
-  };
-  if (const Status status = read(); !status) {
-    if (status.error().code != ErrorCode::ResourceExhausted) {
-      const MutexLock lock(mutex_);
-      std::erase_if(places_, [&](const auto& entry) { return entry.second.file == place.file; });
-    }
-    return fail(status.error().code == ErrorCode::ResourceExhausted ? ErrorCode::ResourceExhausted
-                                                                    : ErrorCode::Corrupted,
-                status.error().message);
-  }
-  return bytes;
+  const auto place = find(sha256);
+  if (!place) return fail(ErrorCode::NotFound, "no tensor of the folder is that blob");
+  WEFT_TRY(std::vector<std::byte> bytes, data::allocate_bytes(place->size(), "a tensor"));
+  size_t filled = 0;
+  const Status copied = copy(sha256, [&](std::span<const std::byte> piece) {
+    std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
+    filled += piece.size();
+    return Status{};
+  });
+  if (!copied && copied.error().code == ErrorCode::ResourceExhausted) return fail(copied.error());
+  if (copied && digest_from_hex(storage::sha256_hex(std::span<const std::byte>(bytes))) == sha256)
+    return bytes;
+  forget(sha256);
+  return fail(ErrorCode::Corrupted,
+              copied ? place->file->path.string() + ": holds something else by now" : copied.error().message);
+}
+
+void WeightIndex::forget(const Digest& sha256) const {
+  const auto place = find(sha256);
+  if (!place) return;
+  const MutexLock lock(mutex_);
+  std::erase_if(places_, [&](const auto& entry) { return entry.second.file == place->file; });
 }
 
 WeightIndex::Counts WeightIndex::counts() const {

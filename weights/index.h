@@ -47,11 +47,17 @@ class WeightIndex {
   static Result<std::unique_ptr<WeightIndex>> open(Options options);
   ~WeightIndex();
 
-  // Any thread. It says nothing of what has not been found yet.
-  bool has(const Digest& sha256) const;
-  // Any thread; takes as long as reading it does. NotFound; Corrupted where the file is another one by now:
-  // then nothing of it is known any more.
+  // Any thread. How many bytes it has; nothing: it is not here, or has not been found yet.
+  std::optional<uint64_t> size_of(const Digest& sha256) const;
+  // Any thread; takes as long as reading it does, and no more memory than read_form(). Hands on the bytes as
+  // they lie in the file, which may be another one by now: whoever takes them compares the hash, and says so
+  // with forget(). NotFound; errors as of read_form().
+  Status copy(const Digest& sha256, const data::ByteSink& sink) const;
+  // The whole, compared with its name. NotFound; ResourceExhausted; Corrupted where the file is another one
+  // by now: then nothing of it is known any more.
   Result<std::vector<std::byte>> read(const Digest& sha256) const;
+  // Nothing is known any more of the file that it lies in.
+  void forget(const Digest& sha256) const;
 
   struct Counts {
     uint64_t files = 0, tensors = 0, bytes = 0;  // as stored
@@ -65,6 +71,7 @@ class WeightIndex {
     std::shared_ptr<const IndexedFile> file;
     uint32_t tensor = 0;
     Form form = Form::AsStored;
+    uint64_t size() const { return bytes_of(file->tensors[tensor].spec, form); }
   };
   explicit WeightIndex(Options options);
   void look(const std::stop_token& stop);
@@ -75,6 +82,7 @@ class WeightIndex {
   void take(IndexedFile file);
   void keep();
   void log(const std::string& line) const;
+  std::optional<Place> find(const Digest& sha256) const;
 
   const Options options_;
   std::unordered_map<std::string, IndexedFile> known_;     // by path, of the last time; the thread's

@@ -164,12 +164,19 @@ proto::MissingBlobs UploadDesk::look(const PeerId& key, const proto::HaveBlobs& 
 
 // As if the key had uploaded it: it counts for it, too.
 bool UploadDesk::take_from_weights(const PeerId& key, const Digest& blob, Instant now) {
-  if (!weights_ || !weights_->has(blob)) return false;
-  const auto bytes = weights_->read(blob);
-  if (!bytes) return false;
+  const auto size = weights_ ? weights_->size_of(blob) : std::nullopt;
+  if (!size) return false;
   const auto is_there = [this](const Digest& other) { return blobs_.size(other).has_value(); };
-  if (!leases_.put(key, blob, bytes->size(), now, is_there)) return false;
-  if (blobs_.put(*bytes)) return true;
+  if (!leases_.put(key, blob, *size, now, is_there)) return false;
+  const auto store = [&]() -> Status {
+    WEFT_TRY(const auto writer, blobs_.begin(blob, *size));
+    WEFT_TRY_STATUS(
+        weights_->copy(blob, [&](std::span<const std::byte> piece) { return writer->write(piece); }));
+    return writer->finish();
+  };
+  const Status stored = store();
+  if (stored) return true;
+  if (stored.error().code == ErrorCode::Corrupted) weights_->forget(blob);
   leases_.drop(key, blob);
   return false;
 }

@@ -23,7 +23,7 @@ class KeptWeights {
   KeptWeights(net::Loop& loop, std::shared_ptr<const weights::WeightIndex> index)
       : loop_(loop), index_(std::move(index)) {}
 
-  bool has(const Digest& sha256) const { return index_ && index_->has(sha256); }
+  bool has(const Digest& sha256) const { return index_ && index_->size_of(sha256); }
   // Calls back once, but not after reset() or the end. Errors: as WeightIndex::read. REQUIRES: has() said so.
   void read(const Digest& sha256, std::function<void(Result<net::SharedBytes>)> done);
   // What was asked for is not wanted.

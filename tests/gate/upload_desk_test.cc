@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <filesystem>
+#include <fstream>
 
 #include "proto/codec/codec.h"
 #include "storage/packed.h"
@@ -180,6 +182,38 @@ TEST_F(UploadDeskTest, WhatIsMissingIsSaidAndTheRestIsLeased) {
   EXPECT_EQ(missing[0].request, 9u);
   EXPECT_EQ(missing[0].blobs, std::vector<Digest>{storage::sha256(of(10, 2))});
   EXPECT_EQ(leases_.held(kThen), std::set<Digest>{here});
+}
+
+// As if it had been uploaded: it counts, and what the file has by now has to be what was asked for.
+TEST_F(UploadDeskTest, WhatLiesInTheBrokersFolderIsNotMissing) {
+  const auto folder = scratch_.folder() / "checkpoints";
+  std::filesystem::create_directories(folder);
+  const std::string header = R"({"w":{"dtype":"U8","shape":[100],"data_offsets":[0,100]}})";
+  const auto write = [&](const Bytes& bytes) {
+    std::ofstream file(folder / "m.safetensors", std::ios::binary | std::ios::trunc);
+    const uint64_t length = header.size();
+    file.write(reinterpret_cast<const char*>(&length), sizeof length) << header;
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  };
+  for (const bool has_changed : {false, true}) {
+    const Bytes blob = of(100, has_changed ? 7 : 8);
+    const Digest digest = storage::sha256(blob);
+    write(blob);
+    std::shared_ptr<const weights::WeightIndex> index = *weights::WeightIndex::open({.folder = folder});
+    index->wait();
+    if (has_changed) write(of(100, 9));
+    UploadDesk desk(line_, *this, *blobs_, leases_, index);
+    for (const bool durable : {false, true}) {
+      desk.have(1, key(1), {.request = 9, .blobs = {digest}, .durable = durable}, kThen);
+      do_work();
+      const auto missing = line_.take<proto::MissingBlobs>(1);
+      ASSERT_EQ(missing.size(), 1u);
+      EXPECT_EQ(missing[0].blobs.empty(), durable && !has_changed) << "copies of a state are no checkpoints";
+    }
+    EXPECT_EQ(blobs_->is_here(digest), !has_changed);
+    EXPECT_EQ(leases_.use_of(key(1)).bytes, 100u);
+    EXPECT_EQ(index->size_of(digest).has_value(), !has_changed);
+  }
 }
 
 // Chunks that are still to be written are, when their connection ends; a blob that is not complete is not
