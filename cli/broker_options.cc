@@ -143,8 +143,18 @@ std::vector<Row> rows_of_door() {
          WEFT_TRY(into.metrics, net::parse_endpoint(text));
          return {};
        }},
+  };
+}
+
+std::vector<Row> rows_of_blobs() {
+  return {
+      {"quota",
+       "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
+       "1TiB",
+       parse_quota},
       {"weights",
-       "a folder of checkpoints (safetensors, ONNX models with external data; the cache of Hugging Face will "
+       "a folder of published weights (safetensors, ONNX models with external data; the cache of Hugging "
+       "Face will "
        "do): what of them a job brings need not be uploaded; whoever may submit, and knows a tensor's hash, "
        "can use it; default: none",
        [](const std::string& text, BrokerServiceOptions& into) {
@@ -198,10 +208,6 @@ std::vector<Row> rows_of_broker() {
        "how much of this broker's line copies for peers that stand by may take in all, as "
        "500Mbit; what a stage loads goes first and at once; default unlimited",
        parse_egress},
-      {"quota",
-       "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
-       "1TiB",
-       parse_quota},
       {"links",
        "measure (the default): peers that have nothing to do measure the links between them; "
        "assume: 10 Gbit/s within a region, 100 Mbit/s between others",
@@ -232,7 +238,8 @@ std::vector<Row> rows_of_broker() {
 const std::vector<Row>& rows() {
   static const std::vector<Row> kRows = [] {
     std::vector<Row> all = rows_of_broker();
-    for (Row& row : rows_of_door()) all.push_back(std::move(row));
+    for (auto* more : {&rows_of_blobs, &rows_of_door})
+      for (Row& row : more()) all.push_back(std::move(row));
     return all;
   }();
   return kRows;

@@ -62,7 +62,7 @@ guest: true
 # How much may be kept on the disk: kernels that were compiled for a GPU.
 # disk: 1GiB
 
-# Checkpoints on this machine, as Hugging Face's cache: what a job needs of them is not fetched. Default: none.
+# Published weights on this machine, as Hugging Face's cache: what a job needs of them is not fetched.
 # weights: ~/.cache/huggingface
 
 # Other peers may dial this address. Default: none; all goes by dialling out, or through the broker.

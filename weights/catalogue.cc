@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <system_error>
 
@@ -43,11 +42,17 @@ Result<std::vector<TensorsOfFile>> of_onnx(const fs::path& path) {
 
 }  // namespace
 
-Result<std::vector<fs::path>> find_files(const fs::path& folder, const std::stop_token& stop) {
+Status check_folder(const fs::path& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
   if (!fs::exists(status)) return fail(ErrorCode::NotFound, folder.string() + ": there is no such folder");
   if (!fs::is_directory(status)) return fail(ErrorCode::InvalidArgument, folder.string() + ": is no folder");
+  return {};
+}
+
+Result<std::vector<fs::path>> find_files(const fs::path& folder, const std::stop_token& stop) {
+  WEFT_TRY_STATUS(check_folder(folder));
+  std::error_code error;
   // By what a file really is: several links of a cache lead to one.
   std::map<fs::path, fs::path> files;
   fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, error), end;

@@ -14,9 +14,12 @@ namespace weft::weights {
 inline constexpr size_t kFilesMax = 10'000;
 inline constexpr int kDepthMax = 12;  // folders within folders
 
+// Errors: NotFound, InvalidArgument where there is no folder.
+Status check_folder(const std::filesystem::path& folder);
+
 // Regular files by their real paths, each once, sorted. A link to a file is followed, one to a folder is not.
-// Folders that may not be read are passed over. Errors: NotFound, InvalidArgument where there is no folder;
-// ResourceExhausted beyond kFilesMax; Cancelled.
+// Folders that may not be read are passed over. Errors: as check_folder(); ResourceExhausted beyond
+// kFilesMax; Cancelled.
 Result<std::vector<std::filesystem::path>> find_files(const std::filesystem::path& folder,
                                                       const std::stop_token& stop);
 

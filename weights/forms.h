@@ -1,6 +1,6 @@
 // A tensor that lies in a file of weights, and the forms in which a job may have it. A job computes in
-// float32 whatever the numbers of a checkpoint are, and an exporter exchanges the axes of the matrix of a
-// linear layer.
+// float32 whatever the numbers of published weights are, and an exporter exchanges the axes of the matrix of
+// a linear layer.
 #pragma once
 
 #include <cstdint>

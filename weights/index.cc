@@ -37,12 +37,7 @@ std::optional<Stamp> stamp_of(const fs::path& path) {
 }  // namespace
 
 Result<std::unique_ptr<WeightIndex>> WeightIndex::open(Options options) {
-  std::error_code error;
-  const fs::file_status status = fs::status(options.folder, error);
-  if (!fs::exists(status))
-    return fail(ErrorCode::NotFound, options.folder.string() + ": there is no such folder");
-  if (!fs::is_directory(status))
-    return fail(ErrorCode::InvalidArgument, options.folder.string() + ": is no folder");
+  WEFT_TRY_STATUS(check_folder(options.folder));
   return std::unique_ptr<WeightIndex>(new WeightIndex(std::move(options)));
 }
 

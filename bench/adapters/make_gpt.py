@@ -2,19 +2,23 @@
 """Writes a GPT-2 with random weights as ONNX, a corpus, and two jobs: all of it trained, and adapters beside it.
 
     make_gpt.py FOLDER [--layers 12] [--width 768] [--heads 12] [--vocabulary 50257] [--length 128]
-        [--batch 2] [--steps 12] [--rank 8] [--checkpoint]
+        [--batch 2] [--steps 12] [--rank 8] [--published]
 
-FOLDER gets model.onnx, corpus.txt, full.yaml and lora.yaml. With --checkpoint its weights are numbers of bfloat16,
-and checkpoint/model.safetensors has them as such, matrices of linear layers the other way round, as a hub's
-checkpoint beside an export. Names are those of the library transformers. Needs
+FOLDER gets model.onnx, corpus.txt, full.yaml and lora.yaml. With --published its weights are numbers of bfloat16,
+and published/model.safetensors has them as such, matrices of linear layers the other way round, as a hub has them
+beside an export. Names are those of the library transformers. Needs
 Python alone. The weights repeat a block of draws: only their sizes matter to what is measured.
 """
 import argparse
 import array
-import json
 import os
+import pathlib
 import random
 import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests/e2e"))
+import tensor_file
 
 FLOAT, INT64 = 1, 7
 
@@ -41,14 +45,14 @@ def piece(field, data):
 class Model:
     """A graph, one node after the other."""
 
-    def __init__(self, has_checkpoint):
+    def __init__(self, is_published):
         draws = random.Random(1)
         self.block = array.array("f", (draws.gauss(0, 0.02) for _ in range(1 << 16)))
-        if has_checkpoint:
+        if is_published:
             bits = array.array("I", self.block.tobytes())
             self.block = array.array("f", array.array("I", (b & 0xFFFF0000 for b in bits)).tobytes())
         self.nodes, self.initializers = [], []
-        self.checkpoint = {} if has_checkpoint else None  # name: shape, bfloat16
+        self.published = {} if is_published else None  # as tensor_file.packed() takes them
 
     def initializer(self, name, dims, dtype, raw):
         self.initializers.append(b"".join(number(1, d) for d in dims) + number(2, dtype) + piece(8, name) +
@@ -65,14 +69,10 @@ class Model:
             block = self.block.tobytes()
             shift = 4 * (len(self.initializers) * 977 % len(self.block))
             raw = ((block[shift:] + block[:shift]) * (count // len(self.block) + 1))[:4 * count]
-        if self.checkpoint is not None:
-            upper = array.array("H", raw)[1::2]
-            if len(dims) == 2 and not name.endswith("e.weight"):  # a table stays as it is
-                upper = b"".join(upper[c::dims[1]].tobytes() for c in range(dims[1]))
-                dims_there = dims[::-1]
-            else:
-                upper, dims_there = upper.tobytes(), dims
-            self.checkpoint[name] = dims_there, upper
+        if self.published is not None:
+            tensor = tensor_file.halved(("F32", list(dims), raw))
+            is_table = name.endswith("e.weight")
+            self.published[name] = tensor if is_table else tensor_file.transposed(tensor)
         return self.initializer(name, dims, FLOAT, raw)
 
     def integers(self, name, values):
@@ -95,19 +95,6 @@ class Model:
             encoded += piece(5, body)
         self.nodes.append(encoded)
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def write_checkpoint(self, path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        rows, offset = {}, 0
-        for name, (dims, data) in sorted(self.checkpoint.items()):
-            rows[name] = {"dtype": "BF16", "shape": list(dims), "data_offsets": [offset, offset + len(data)]}
-            offset += len(data)
-        header = json.dumps(rows, separators=(",", ":")).encode()
-        header += b" " * (-len(header) % 8)
-        with open(path, "wb") as file:
-            file.write(struct.pack("<Q", len(header)) + header)
-            for _, (_, data) in sorted(self.checkpoint.items()):
-                file.write(data)
 
     def linear(self, x, name, rows, columns):
         y = self.node("MatMul", [x, self.weight(name + ".weight", rows, columns)], name)
@@ -146,7 +133,7 @@ def attention(m, x, name, width, heads, length):
 
 
 def make_model(path, o):
-    m = Model(o.checkpoint)
+    m = Model(o.published)
     m.integers("thirds", [o.width] * 3)
     m.integers("by_head", [0, o.length, o.heads, o.width // o.heads])
     m.integers("whole", [0, o.length, o.width])
@@ -170,8 +157,10 @@ def make_model(path, o):
     m.node("MatMul", [x, turned], "lm_head", ["logits"])
     m.write(path, [m.port("tokens", INT64, "batch", o.length)],
             [m.port("logits", FLOAT, "batch", o.length, o.vocabulary)])
-    if o.checkpoint:
-        m.write_checkpoint(os.path.join(os.path.dirname(path), "checkpoint", "model.safetensors"))
+    if o.published:
+        folder = pathlib.Path(path).parent / "published"
+        folder.mkdir(exist_ok=True)
+        (folder / "model.safetensors").write_bytes(tensor_file.packed(m.published))
 
 
 JOB = """model: model.onnx
@@ -193,7 +182,7 @@ def main():
     for key, value in dict(layers=12, width=768, heads=12, vocabulary=50257, length=128, batch=2, steps=12,
                            rank=8).items():
         parser.add_argument("--" + key, type=int, default=value)
-    parser.add_argument("--checkpoint", action="store_true")
+    parser.add_argument("--published", action="store_true")
     o = parser.parse_args()
     os.makedirs(o.folder, exist_ok=True)
     make_model(os.path.join(o.folder, "model.onnx"), o)

@@ -22,7 +22,6 @@ regions:
     - {from: rb, to: rc, round_trip_ms: 30, bandwidth: 1Gbit}
 YAML
 job=examples/gpt/job.yaml
-job=examples/gpt/job.yaml
 "$weft" local "$job" --set "data.train.path=$work/first.txt" --set "steps=$base" --set evaluate_every=0 --set checkpoint=null \
   --set "output=$work/base.onnx" >"$work/base.log" 2>&1 || fail "the first text: $(cat "$work/base.log")"
 
@@ -36,11 +35,6 @@ state() { sed -n 's/^memory: \([0-9.]* [KMG]iB\) for weights.*/\1/p' "$1" | head
 show() {  # show WHAT LOG SECONDS SENT
   local held; held=$(state "$2")
   row "$1" "$(said 'test loss' "$2")" "$(said 'test perplexity' "$2")" "$(awk -v n="$steps" -v s="$3" 'BEGIN { printf "%.1f", n / (s > 0 ? s : 1) }')" "$4" "${held:--}"
-}
-# Of the newest job: seconds from its first step's begin to its end.
-ran() {
-  grep -E 'state=(running|finished) ' "$work/broker.log" | tail -n 2 | sed -E 's/^[^T]*T([0-9]+):([0-9]+):([0-9.]+)Z.*/\1 \2 \3/' |
-    awk '{ at = $1 * 3600 + $2 * 60 + $3; took = at - last; last = at } END { printf "%.1f", took < 0 ? took + 86400 : took }'
 }
 on_one() {  # on_one WHAT NAME [SETS]
   "$weft" local "$job" "${tune[@]}" "${@:3}" --threads 2 --set "output=$work/$2.onnx" >"$work/$2.log" 2>&1 || fail "$1: $(cat "$work/$2.log")"
@@ -58,7 +52,7 @@ on_three() {  # on_three WHAT NAME [SETS]: peers of its own, whose logs say at t
   sent=$(for name in a b c; do grep -o '[0-9.]* [KMGT]*i*B sent' "$work/$name.log" | tail -n 1; done |
     awk '{ unit = index("KMGT", substr($2, 1, 1)); sum += $1 * 1024 ^ unit } END { printf "%.0f MiB", sum / 1048576 }')
   for name in a b c; do lose_peer "$name"; rm -rf "$work/peer-$name"; done
-  show "$1" "$work/$2.log" "$(ran)" "$sent"
+  show "$1" "$work/$2.log" "$(seconds_between_states running finished)" "$sent"
 }
 row '' 'held out' perplexity steps/s 'peers sent' 'state'
 "$weft" local "$job" "${tune[@]}" "${lora[@]}" --set steps=1 --set optimizer.learning_rate=1e-30 --set schedule=null --set "output=$work/none.onnx" \

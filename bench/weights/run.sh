@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a checkpoint on a machine saves (`--weights`): a GPT-2 small in float32, as an exporter writes it, of which the machines
-# have the bfloat16 checkpoint, or not. A step of adapters in two stages, each peer's line carrying RATE both ways. Each row:
+# What published weights on a machine save (`--weights`): a GPT-2 small in float32, as an exporter writes it, of which the machines
+# have the published bfloat16 weights, or not. A step of adapters in two stages, each peer's line carrying RATE both ways. Each row:
 # what went to the broker, what of the weights the peers fetched, and the seconds from the assignment to the first step.
 #   bench/weights/run.sh     5 minutes on two cores
 # RATE (50Mbit) of each line; SIZE: other options of bench/adapters/make_gpt.py, as "--layers 1 --width 64 --heads 2"
@@ -8,7 +8,7 @@ source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 rate=${RATE:-50Mbit}
 cluster_begin
 # shellcheck disable=SC2086
-/usr/bin/python3 bench/adapters/make_gpt.py "$work" --checkpoint --steps 1 --batch 1 ${SIZE:-}
+/usr/bin/python3 bench/adapters/make_gpt.py "$work" --published --steps 1 --batch 1 ${SIZE:-}
 cat >"$work/lines.yaml" <<YAML
 devices:
   - {name: a, type: gtx1080ti, region: ra, uplink: $rate, downlink: $rate}
@@ -18,15 +18,11 @@ regions:
   between:
     - {from: ra, to: rb, round_trip_ms: 20, bandwidth: 1Gbit}
 YAML
-echo "model.onnx: $(($(stat -c %s "$work/model.onnx") >> 20)) MiB; checkpoint: $(($(stat -c %s "$work/checkpoint/model.safetensors") >> 20)) MiB"
+echo "model.onnx: $(($(stat -c %s "$work/model.onnx") >> 20)) MiB; published: $(($(stat -c %s "$work/published/model.safetensors") >> 20)) MiB"
 row() { printf '%-34s %14s %14s %10s\n' "$@"; }
 # Bytes that its stage has, and those among them that it read.
 stage_of() {
   sed -n 's/.* stage_weights run=.* bytes=\([0-9]*\) of=\([0-9]*\)$/\2 \1/p' "$work/$1.log" | tail -n 1 | grep . || echo 'all 0'
-}
-seconds_to_run() {
-  grep -E 'state=(loading|running) ' "$work/broker.log" | tail -n 2 | sed -E 's/^[^T]*T([0-9]+):([0-9]+):([0-9.]+)Z.*/\1 \2 \3/' |
-    awk '{ at = $1 * 3600 + $2 * 60 + $3; took = at - last; last = at } END { printf "%.1f", took < 0 ? took + 86400 : took }'
 }
 measure() {  # measure WHAT NAME [--weights of the broker] -- [--weights of the peers]
   local what=$1 name=$2 sent peer of_broker=(); shift 2
@@ -43,12 +39,12 @@ measure() {  # measure WHAT NAME [--weights of the broker] -- [--weights of the 
   "$weft" submit "$work/lora.yaml" --set placement.stages=2 --set "output=$work/$name.onnx" >"$work/$name.log" 2>&1 ||
     fail "$what: $(cat "$work/$name.log")"
   sent=$(sed -n 's/^sent \([0-9.]* [KMGi]*B\) .*/\1/p' "$work/$name.log")
-  row "$what" "$sent" "$({ stage_of a; stage_of b; } | awk '$1 == "all" { none = 1 } { of += $1; read += $2 } END { if (none) print "all"; else printf "%.1f MiB", (of - read) / 1048576 }')" "$(seconds_to_run)"
+  row "$what" "$sent" "$({ stage_of a; stage_of b; } | awk '$1 == "all" { none = 1 } { of += $1; read += $2 } END { if (none) print "all"; else printf "%.1f MiB", (of - read) / 1048576 }')" "$(seconds_between_states loading running)"
   for peer in a b; do lose_peer "$peer"; done
   end_process TERM "$broker_pid"
 }
-row 'who has the checkpoint' 'sent to broker' 'peers fetched' 'seconds'
+row 'who has the weights' 'sent to broker' 'peers fetched' 'seconds'
 measure nobody none --
-measure 'the peers' peers -- --weights "$work/checkpoint"
-measure 'the broker and the peers' both --weights "$work/checkpoint" -- --weights "$work/checkpoint"
-same_file "with the checkpoint and without" "$work/none.onnx" "$work/both.onnx"
+measure 'the peers' peers -- --weights "$work/published"
+measure 'the broker and the peers' both --weights "$work/published" -- --weights "$work/published"
+same_file "with published weights and without" "$work/none.onnx" "$work/both.onnx"

@@ -15,7 +15,7 @@ void BlobFetcher::fetch(const FetchBlob& fetch, BulkService& bulk) {
   if (!kept_.has(fetch.sha256)) return fetch_from_elsewhere(fetch, bulk);
   kept_.read(fetch.sha256, [this, fetch, &bulk](Result<net::SharedBytes> bytes) {
     if (bytes) return take(fetch.sha256, std::move(bytes));
-    outside_.log("warning weights_changed reason=\"" + printable(bytes.error().message) + "\"");
+    outside_.log("warning weights_not_read reason=\"" + printable(bytes.error().message) + "\"");
     fetch_from_elsewhere(fetch, bulk);
   });
 }

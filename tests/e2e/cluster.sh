@@ -218,6 +218,11 @@ wait_for_log() {  # wait_for_log FILE TEXT [SECONDS]
   exec {log}<&-
   [ -n "$found" ] || fail "$1 does not say: $2"
 }
+# Of the newest job, which came to both states once: seconds between them.
+seconds_between_states() {  # seconds_between_states FROM TO
+  grep -E "state=($1|$2) " "$work/broker.log" | tail -n 2 | sed -E 's/^[^T]*T([0-9]+):([0-9]+):([0-9.]+)Z.*/\1 \2 \3/' |
+    awk '{ at = $1 * 3600 + $2 * 60 + $3; took = at - last; last = at } END { printf "%.1f", took < 0 ? took + 86400 : took }'
+}
 # Who is planned with is who has joined: a run of up to so many replicas would begin with fewer.
 wait_for_peers() {  # wait_for_peers NAME...
   local name

@@ -348,12 +348,12 @@ before +@ +@ +- +- +-
 (adapters|whole), three peers +@ +@ +@ +@ MiB +-
 FORM
 row weights 5 env SIZE='--layers 1 --width 64 --heads 2 --vocabulary 500 --length 16' RATE=1Gbit bench/weights/run.sh <<'FORM'
-model.onnx: @ MiB; checkpoint: @ MiB
-who has the checkpoint +sent to broker +peers fetched +seconds
+model.onnx: @ MiB; published: @ MiB
+who has the weights +sent to broker +peers fetched +seconds
 nobody +@ [KM]iB +all +@
 the peers +@ [KM]iB +@ MiB +@
 the broker and the peers +@ [KM]iB +@ MiB +@
-ok: with the checkpoint and without: the same bytes
+ok: with published weights and without: the same bytes
 FORM
 row build 2 bench/build --size <<'FORM'
 others use this machine .*

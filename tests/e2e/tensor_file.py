@@ -1,10 +1,11 @@
-"""Files of safetensors, read and written by the published format alone, for tests/e2e/initial.sh and weights.sh.
+"""Files of safetensors, read and written by the published format alone: for tests/e2e, tests/numerics and bench/adapters.
 
     tensor_file.py check FILE              fails unless its bytes are as the library lays them out; prints the names
     tensor_file.py split FILE FOLDER N PREFIX    as N files with an index, each name with PREFIX in front
     tensor_file.py transpose FILE NEW      with each matrix the other way round
     tensor_file.py halve FILE NEW          the same with float32 cut to bfloat16
 """
+import array
 import json
 import pathlib
 import struct
@@ -26,23 +27,24 @@ def read(path):
 
 def packed(tensors):
     names = sorted(tensors, key=lambda name: (-TYPES.index(tensors[name][0]), name.encode()))
-    header, data = {"__metadata__": {"format": "pt"}}, b""
+    header, parts, offset = {"__metadata__": {"format": "pt"}}, [], 0
     for name in names:
         dtype, shape, part = tensors[name]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
-        data += part
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(part)]}
+        parts.append(part)
+        offset += len(part)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
+    return b"".join([struct.pack("<Q", len(text)), text, *parts])
 
 
 def transposed(tensor):
     dtype, shape, data = tensor
     if len(shape) != 2:
         return tensor
-    size, (rows, columns) = SIZES[dtype], shape
-    element = lambda row, column: data[(row * columns + column) * size :][:size]
-    return dtype, [columns, rows], b"".join(element(r, c) for c in range(columns) for r in range(rows))
+    rows, columns = shape
+    numbers = array.array({1: "B", 2: "H", 4: "I", 8: "Q"}[SIZES[dtype]], data)
+    return dtype, [columns, rows], b"".join(numbers[c::columns].tobytes() for c in range(columns))
 
 
 def check(path):
@@ -72,14 +74,14 @@ def transpose(path, new):
     pathlib.Path(new).write_bytes(packed({name: transposed(tensor) for name, tensor in read(path).items()}))
 
 
+def halved(tensor):
+    """float32 cut to bfloat16: the upper halves of little-endian numbers."""
+    dtype, shape, data = tensor
+    return ("BF16", shape, array.array("H", data)[1::2].tobytes()) if dtype == "F32" else tensor
+
+
 def halve(path, new):
-    tensors = {name: transposed(tensor) for name, tensor in read(path).items()}
-    for name, (dtype, shape, data) in tensors.items():
-        if dtype == "F32":  # the upper halves of little-endian numbers
-            half = bytearray(len(data) // 2)
-            half[0::2], half[1::2] = data[2::4], data[3::4]
-            tensors[name] = "BF16", shape, bytes(half)
-    pathlib.Path(new).write_bytes(packed(tensors))
+    pathlib.Path(new).write_bytes(packed({name: halved(transposed(tensor)) for name, tensor in read(path).items()}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A checkpoint that lies on a machine is not sent there: its tensors are bfloat16 with matrices the other way round, as a
-# hub's checkpoints have them beside what an exporter writes. Peers with --weights read theirs, a broker with --weights has
+# Published weights that lie on a machine are not sent there: the tensors are bfloat16 with matrices the other way round, as a
+# hub has them beside what an exporter writes. Peers with --weights read theirs, a broker with --weights has
 # what is submitted; the same bytes come out as without. A file that was changed since is noticed, and fetched.
 #   tests/e2e/weights.sh
 source "$(dirname "$0")/cluster.sh"
@@ -22,7 +22,7 @@ submit() {  # submit NAME [ARGS]: NAME.onnx and NAME.log
     fail "$(cat "$work/$name.log")"
   same_file "${name//-/ }" "$work/local.onnx" "$work/$name.onnx"
 }
-# Of what its last stage has, in percent; a peer that read nothing says nothing. What is not in the checkpoint are masks and
+# Of what its last stage has, in percent; a peer that read nothing says nothing. What is not among them are masks and
 # tables of angles that the export computed: little of a large model, some of this one.
 percent_read() {
   sed -n 's/.* stage_weights run=.* bytes=\([0-9]*\) of=\([0-9]*\)$/\1 \2/p' "$work/$1.log" | tail -n 1 |
@@ -34,11 +34,11 @@ percent_read() {
 start_broker
 for peer in a b; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0 --weights "$work/hub"; done
 for peer in a b; do wait_for_log "$work/$peer.log" 'weights_indexed files=1 tensors='; done
-submit peers-that-have-the-checkpoint
+submit peers-that-have-the-weights
 for peer in a b; do
   [ "$(percent_read "$peer")" -ge 90 ] || fail "$peer read $(percent_read "$peer")% of its stage"
 done
-grep -q '^sent .* pieces$' "$work/peers-that-have-the-checkpoint.log" || fail "the broker has no checkpoint"
+grep -q '^sent .* pieces$' "$work/peers-that-have-the-weights.log" || fail "the broker has none"
 
 lose_peer a; lose_peer b
 [ -s "$work/peer-a/weights.json" ] || fail "no hashes were kept"
@@ -46,7 +46,7 @@ lose_peer a; lose_peer b
 sets=(--set steps=3 --set seed=5 --set "init={path: $work/again.safetensors, transpose: [\"*\"]}")
 for peer in c d; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
 submit peers-without
-for peer in c d; do [ -z "$(percent_read "$peer")" ] || fail "$peer has no checkpoint"; done
+for peer in c d; do [ -z "$(percent_read "$peer")" ] || fail "$peer has none"; done
 lose_peer c; lose_peer d
 
 # Other numbers in a file of the same size and time: hashes that were kept are believed, what is read is not.
@@ -64,8 +64,8 @@ cp "$work/peer-a/weights.json" "$work/peer-h/"
 start_peer e --device cpu:1 --listen 127.0.0.1:0
 start_peer h --device cpu:1 --listen 127.0.0.1:0 --weights "$work/hub"
 wait_for_log "$work/h.log" 'weights_indexed files=1 tensors='
-submit a-peer-whose-checkpoint-was-changed
-grep -q 'warning weights_changed .*holds something else by now' "$work/h.log" || fail "it is not said that the file was changed"
+submit a-peer-whose-weights-were-changed
+grep -q 'warning weights_not_read .*holds something else by now' "$work/h.log" || fail "it is not said that the file was changed"
 lose_peer e; lose_peer h
 end_process TERM "$broker_pid"
 
@@ -77,9 +77,9 @@ unset BROKER WEFT_TOKEN
 start_broker --weights "$work/hub"
 wait_for_log "$work/broker.log" 'weights_indexed files=1 tensors='
 for peer in f g; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
-submit a-broker-that-has-the-checkpoint
-said=$(grep '^sent ' "$work/a-broker-that-has-the-checkpoint.log") || fail "nothing is said of what was sent"
-# What is not in the checkpoint: the data, and those tables.
+submit a-broker-that-has-the-weights
+said=$(grep '^sent ' "$work/a-broker-that-has-the-weights.log") || fail "nothing is said of what was sent"
+# What is not among them: the data, and those tables.
 [[ $said == 'sent '*' in 2 pieces; the broker had '*' already' ]] || fail "$said"
 echo "ok: $said"
 for role in broker join; do

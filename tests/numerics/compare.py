@@ -25,7 +25,6 @@ from onnx import numpy_helper
 
 import architectures
 import make_references
-import tensor_files
 from sketch import sketch
 
 ROOT = os.path.dirname(os.path.dirname(make_references.HERE))
@@ -46,7 +45,8 @@ def train(weft, folder, backend):
     tensors = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer if t.data_type == 1}
     adapters = os.path.join(folder, "trained.adapter", "adapter_model.safetensors")
     if os.path.exists(adapters):
-        tensors |= {name: value.astype(np.float64) for name, value in tensor_files.read(adapters).items()}
+        tensors |= {name: np.frombuffer(data, "<f4").reshape(shape).astype(np.float64)
+                    for name, (_, shape, data) in make_references.tensor_file.read(adapters).items()}
     return np.array([e["loss"] for e in events if e["event"] == "step"]), tensors
 
 

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import shutil
+import sys
 import tempfile
 import warnings
 
@@ -26,10 +27,12 @@ import torch.nn.functional as F
 
 import architectures
 import onnx_torch
-import tensor_files
 from sketch import sketch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+import tensor_file
+
 STEPS = 20
 # An ONNX attribute or constant holds float32: the modules use the same rounded numbers, so that the reference
 # in float64 computes what the file says.
@@ -612,7 +615,9 @@ def make(name, case, folder, seed, check):
 
     adapters = Adapters(model, case, seed) if "adapters" in case else None
     if adapters:
-        tensor_files.write(os.path.join(folder, "start.safetensors"), {k: v.numpy() for k, v in adapters.start.items()})
+        start = {k: ("F32", v.shape, v.numpy().tobytes()) for k, v in adapters.start.items()}
+        with open(os.path.join(folder, "start.safetensors"), "wb") as f:
+            f.write(tensor_file.packed(start))
     losses, norms, tensors, metrics = train_module(case["model"], state, case, data, torch.float64, adapters=adapters)
     losses_f32, norms_f32, tensors_f32, _ = train_module(case["model"], state, case, data, torch.float32, adapters=adapters)
     gaps = {k: gap(tensors_f32[k], tensors[k]) for k in tensors}

@@ -48,22 +48,22 @@ struct Looked {
   std::unique_ptr<WeightIndex> index;
 };
 
-// A checkpoint of bfloat16, and the float32 that an exporter made of it, some of it transposed.
-TEST(WeightIndex, FindsWhatAnExporterMadeOfACheckpoint) {
+// Weights published as bfloat16, and the float32 that an exporter made of it, some of it transposed.
+TEST(WeightIndex, FindsWhatAnExporterMadeOfPublishedWeights) {
   const fs::path folder = fresh_folder();
   Rng rng(3, 1);
-  std::vector<dag::Tensor> checkpoint;
-  for (int i = 0; i < 8; ++i) checkpoint.push_back(random_tensor({dag::DType::BF16, {48 + i, 32}}, rng));
-  checkpoint.push_back(random_tensor({dag::DType::BF16, {77}}, rng));
+  std::vector<dag::Tensor> published;
+  for (int i = 0; i < 8; ++i) published.push_back(random_tensor({dag::DType::BF16, {48 + i, 32}}, rng));
+  published.push_back(random_tensor({dag::DType::BF16, {77}}, rng));
   fs::create_directories(folder / "models--some--model" / "snapshots" / "1");
-  const Written written(folder / "models--some--model" / "snapshots" / "1" / "model.safetensors", checkpoint);
+  const Written written(folder / "models--some--model" / "snapshots" / "1" / "model.safetensors", published);
   const Looked looked(folder);
   EXPECT_EQ(looked.index->counts().tensors, 9u);
   EXPECT_EQ(looked.index->counts().files, 1u);
   EXPECT_NE(looked.lines.find("info weights_indexed files=1 tensors=9"), std::string::npos) << looked.lines;
-  for (size_t i = 0; i < checkpoint.size(); ++i) {
-    EXPECT_TRUE(looked.gives(checkpoint[i]));
-    const dag::Tensor wide = dag::widen_half(checkpoint[i]);
+  for (size_t i = 0; i < published.size(); ++i) {
+    EXPECT_TRUE(looked.gives(published[i]));
+    const dag::Tensor wide = dag::widen_half(published[i]);
     EXPECT_TRUE(looked.gives(wide));
     if (wide.spec().rank() == 2) {
       EXPECT_TRUE(looked.gives(transposed(wide)));
