@@ -193,7 +193,7 @@ Result<std::unique_ptr<web::Server>> start_metrics(const std::string& address,
 // The hashes of what lies there are kept beside the peer's identity.
 Result<std::shared_ptr<const weights::WeightIndex>> open_weights(
     const std::string& folder, const fs::path& own, const std::function<void(const std::string&)>& log) {
-  auto index = weights::WeightIndex::open({.folder = folder, .kept = own / "weights.json", .log = log});
+  auto index = weights::WeightIndex::open({.folder = folder, .kept = own / "weights.jsonl", .log = log});
   if (!index) return fail(index.error().within("--weights"));
   return std::shared_ptr<const weights::WeightIndex>(std::move(*index));
 }

@@ -17,8 +17,10 @@ namespace weft::weights {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr uint64_t kKeptMax = uint64_t{256} << 20;  // bytes of the file that keeps hashes
+constexpr uint64_t kKeptMax = uint64_t{128} << 20;  // bytes of the file that keeps hashes
 constexpr auto kKeepEvery = std::chrono::seconds(30);
+constexpr uint64_t kLong = uint64_t{1}
+                           << 30;  // bytes of a file that takes seconds: what is known is kept first
 
 struct Stamp {
   uint64_t size = 0;
@@ -101,9 +103,11 @@ Status WeightIndex::look_into(const fs::path& path, const std::stop_token& stop)
     if (counts().tensors + of.tensors.size() > kTensorsMax)
       return fail(ErrorCode::ResourceExhausted,
                   path.string() + ": the folder holds more than " + std::to_string(kTensorsMax) + " tensors");
+    if (is_unkept_ && stamp->size > kLong) keep();
     WEFT_TRY(IndexedFile file, index(of.file, std::move(of.tensors), stop));
     if (known != known_.end()) known_.erase(known);
     take(std::move(file));
+    is_unkept_ = true;
     if (std::chrono::steady_clock::now() - kept_at_ > kKeepEvery) keep();
   }
   return {};
@@ -140,14 +144,17 @@ void WeightIndex::take(IndexedFile file) {
 // next time.
 void WeightIndex::keep() {
   if (options_.kept.empty()) return;
-  std::vector<IndexedFile> all;
-  all.reserve(files_.size() + known_.size());
-  for (const auto& file : files_) all.push_back(*file);
-  for (const auto& [path, file] : known_) all.push_back(file);
-  const std::string text = to_json(all);
   storage::Files files;
-  if (const Status kept = files.write_atomic(options_.kept, std::as_bytes(std::span(text))); !kept)
-    log("warning weights_not_kept reason=\"" + printable(kept.error().message) + "\"");
+  const Status kept =
+      files.write_atomic_pieces(options_.kept, [&](const storage::Files::Sink& sink) -> Status {
+        const auto write = [&](const std::string& line) { return sink(std::as_bytes(std::span(line))); };
+        WEFT_TRY_STATUS(write(first_line()));
+        for (const auto& file : files_) WEFT_TRY_STATUS(write(line_of(*file)));
+        for (const auto& [path, file] : known_) WEFT_TRY_STATUS(write(line_of(file)));
+        return {};
+      });
+  if (!kept) log("warning weights_not_kept reason=\"" + printable(kept.error().message) + "\"");
+  is_unkept_ = false;
   kept_at_ = std::chrono::steady_clock::now();
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -21,7 +22,7 @@
 
 namespace weft::weights {
 
-inline constexpr size_t kTensorsMax = size_t{1} << 18;  // of all files; the others are left out
+inline constexpr size_t kTensorsMax = size_t{1} << 17;  // of all files; the others are left out
 
 // A file whose hashes are known. It is taken for the same as long as it has that size and time.
 struct IndexedFile {
@@ -32,9 +33,11 @@ struct IndexedFile {
   std::vector<std::vector<Digest>> digests;  // of each, in the order of forms_of()
 };
 
-// As text, for the file that keeps them. Errors of the second: Corrupted.
-std::string to_json(const std::vector<IndexedFile>& files);
-Result<std::vector<IndexedFile>> parse_index(const std::string& json);
+// As text, for the file that keeps them: a line that says the format, then one for each file. Errors of the
+// last: Corrupted.
+std::string first_line();
+std::string line_of(const IndexedFile& file);
+Result<std::vector<IndexedFile>> parse_index(std::string_view lines);
 
 class WeightIndex {
  public:
@@ -87,7 +90,8 @@ class WeightIndex {
   const Options options_;
   std::unordered_map<std::string, IndexedFile> known_;     // by path, of the last time; the thread's
   std::vector<std::shared_ptr<const IndexedFile>> files_;  // the thread's
-  std::chrono::steady_clock::time_point kept_at_{};        // likewise
+  bool is_unkept_ = false;                                 // likewise: something was computed since
+  std::chrono::steady_clock::time_point kept_at_{};
   mutable Mutex mutex_;
   mutable Condition changed_;
   mutable std::unordered_map<Digest, Place> places_ WEFT_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// The file that keeps the hashes of an index.
+// The file that keeps the hashes of an index: JSON lines, for one file's tensors at a time are held as JSON.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -41,44 +41,48 @@ Status take_row(const json& row, IndexedFile& file) {
   return {};
 }
 
-Result<std::vector<IndexedFile>> take(const json& all) {
-  std::vector<IndexedFile> files;
-  if (all.at("format").get<int>() != kFormat) return fail(broken("another format"));
-  for (const json& entry : all.at("files")) {
-    IndexedFile file{.path = entry.at("path").get<std::string>(),
-                     .size = entry.at("size").get<uint64_t>(),
-                     .modified = entry.at("modified").get<int64_t>(),
-                     .tensors = {},
-                     .digests = {}};
-    for (const json& row : entry.at("tensors")) WEFT_TRY_STATUS(take_row(row, file));
-    files.push_back(std::move(file));
-  }
-  return files;
+Result<IndexedFile> file_of(const json& entry) {
+  IndexedFile file{.path = entry.at("path").get<std::string>(),
+                   .size = entry.at("size").get<uint64_t>(),
+                   .modified = entry.at("modified").get<int64_t>(),
+                   .tensors = {},
+                   .digests = {}};
+  for (const json& row : entry.at("tensors")) WEFT_TRY_STATUS(take_row(row, file));
+  return file;
+}
+
+// A path may be any bytes: then its file is hashed again.
+std::string dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
 
-std::string to_json(const std::vector<IndexedFile>& files) {
-  json all = json::array();
-  for (const IndexedFile& file : files) {
-    json rows = json::array();
-    for (size_t i = 0; i < file.tensors.size(); ++i) rows.push_back(row_of(file.tensors[i], file.digests[i]));
-    all.push_back({{"path", file.path.string()},
-                   {"size", file.size},
-                   {"modified", file.modified},
-                   {"tensors", std::move(rows)}});
-  }
-  // A path may be any bytes: then its file is hashed again.
-  return json{{"format", kFormat}, {"files", std::move(all)}}.dump(-1, ' ', false,
-                                                                   json::error_handler_t::replace);
+std::string first_line() { return dump({{"format", kFormat}}); }
+
+std::string line_of(const IndexedFile& file) {
+  json rows = json::array();
+  for (size_t i = 0; i < file.tensors.size(); ++i) rows.push_back(row_of(file.tensors[i], file.digests[i]));
+  return dump({{"path", file.path.string()},
+               {"size", file.size},
+               {"modified", file.modified},
+               {"tensors", std::move(rows)}});
 }
 
-Result<std::vector<IndexedFile>> parse_index(const std::string& text) {
+Result<std::vector<IndexedFile>> parse_index(std::string_view lines) {
+  if (!lines.starts_with(first_line())) return fail(broken("another format"));
+  std::vector<IndexedFile> files;
   try {
-    return take(json::parse(text));
+    for (size_t at = lines.find('\n') + 1; at < lines.size();) {
+      const size_t end = std::min(lines.find('\n', at), lines.size());
+      WEFT_TRY(IndexedFile file, file_of(json::parse(lines.substr(at, end - at))));
+      files.push_back(std::move(file));
+      at = end + 1;
+    }
   } catch (const json::exception& error) {
     return fail(broken(error.what()));
   }
+  return files;
 }
 
 }  // namespace weft::weights

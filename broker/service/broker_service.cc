@@ -139,7 +139,7 @@ struct BrokerService::Parts {
 static Result<std::shared_ptr<const weights::WeightIndex>> open_weights(const BrokerServiceOptions& options) {
   if (options.weights.empty()) return nullptr;
   auto index = weights::WeightIndex::open(
-      {.folder = options.weights, .kept = options.data_dir / "weights.json", .log = options.log});
+      {.folder = options.weights, .kept = options.data_dir / "weights.jsonl", .log = options.log});
   if (!index) return fail(index.error().within("--weights"));
   return std::shared_ptr<const weights::WeightIndex>(std::move(*index));
 }

@@ -41,7 +41,7 @@ done
 grep -q '^sent .* pieces$' "$work/peers-that-have-the-weights.log" || fail "the broker has none"
 
 lose_peer a; lose_peer b
-[ -s "$work/peer-a/weights.json" ] || fail "no hashes were kept"
+[ -s "$work/peer-a/weights.jsonl" ] || fail "no hashes were kept"
 "$python" tests/e2e/tensor_file.py halve "$work/base.safetensors" "$work/again.safetensors"
 sets=(--set steps=3 --set seed=5 --set "init={path: $work/again.safetensors, transpose: [\"*\"]}")
 for peer in c d; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
@@ -60,7 +60,7 @@ open(path, "wb").write(raw)
 os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 PY
 mkdir "$work/peer-h"
-cp "$work/peer-a/weights.json" "$work/peer-h/"
+cp "$work/peer-a/weights.jsonl" "$work/peer-h/"
 start_peer e --device cpu:1 --listen 127.0.0.1:0
 start_peer h --device cpu:1 --listen 127.0.0.1:0 --weights "$work/hub"
 wait_for_log "$work/h.log" 'weights_indexed files=1 tensors='

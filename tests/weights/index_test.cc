@@ -90,7 +90,7 @@ TEST(WeightIndex, FollowsTheLinksOfACache) {
 }
 
 TEST(WeightIndex, KeepsHashesForTheNextTime) {
-  const fs::path folder = fresh_folder(), kept = folder / "weights.json";
+  const fs::path folder = fresh_folder(), kept = folder / "weights.jsonl";
   Rng rng(3, 3);
   const dag::Tensor first = random_tensor({dag::DType::F32, {20, 30}}, rng),
                     second = random_tensor({dag::DType::F32, {20, 30}}, rng);
@@ -102,7 +102,11 @@ TEST(WeightIndex, KeepsHashesForTheNextTime) {
   ASSERT_TRUE(files.has_value()) << files.error().message;
   ASSERT_EQ(files->size(), 2u);
   (*files)[0].digests[0][0] = Digest{{1, 2, 3}};
-  std::ofstream(kept, std::ios::trunc) << to_json(*files);
+  {
+    std::ofstream out(kept, std::ios::trunc);
+    out << first_line();
+    for (const IndexedFile& file : *files) out << line_of(file);
+  }
   const Looked again(folder, kept);
   EXPECT_TRUE(again.index->size_of(Digest{{1, 2, 3}}).has_value());
   EXPECT_EQ(again.index->read(Digest{{1, 2, 3}}).error().code, ErrorCode::Corrupted);
@@ -160,20 +164,20 @@ TEST(WeightIndex, WantsAFolder) {
 }
 
 TEST(WeightIndex, IgnoresAFileOfHashesThatIsBroken) {
-  const fs::path folder = fresh_folder(), kept = folder / "weights.json";
+  const fs::path folder = fresh_folder(), kept = folder / "weights.jsonl";
   Rng rng(3, 6);
   const dag::Tensor tensor = random_tensor({dag::DType::F32, {200}}, rng);
   const Written written(folder / "good.safetensors", {tensor});
   const std::string row = R"({"dtype":"f32","shape":[4],"offset":)";
+  const auto line = [](int size, const std::string& tensors) {
+    return first_line() + R"({"path":"a","modified":0,"size":)" + std::to_string(size) + R"(,"tensors":[)" +
+           tensors + "]}\n";
+  };
+  ASSERT_TRUE(parse_index(line(8, "")).has_value());
   for (const std::string& text :
-       {std::string(), std::string("{"), std::string("[]"), std::string(R"({"format":2,"files":[]})"),
-        std::string(R"({"format":1,"files":[{"path":"a","size":-1}]})"),
-        R"({"format":1,"files":[{"path":"a","size":8,"modified":0,"tensors":[)" + row +
-            R"(0,"sha256":[]}]}]})",
-        R"({"format":1,"files":[{"path":"a","size":80,"modified":0,"tensors":[)" + row +
-            R"(18446744073709551615,"sha256":[]}]}]})",
-        R"({"format":1,"files":[{"path":"a","size":80,"modified":0,"tensors":[)" + row +
-            R"(0,"sha256":["zz"]}]}]})"}) {
+       {std::string(), std::string("{"), std::string("[]"), std::string("{\"format\":2}\n"),
+        first_line() + "{", first_line() + "\n\n", line(8, row + R"(0,"sha256":[]})"),
+        line(80, row + R"(18446744073709551615,"sha256":[]})"), line(80, row + R"(0,"sha256":["zz"]})")}) {
     const auto parsed = parse_index(text);
     ASSERT_FALSE(parsed.has_value()) << text;
     EXPECT_EQ(parsed.error().code, ErrorCode::Corrupted) << text;
@@ -184,7 +188,7 @@ TEST(WeightIndex, IgnoresAFileOfHashesThatIsBroken) {
 
 // Whoever joins for a moment, again and again, does not lose what was computed before.
 TEST(WeightIndex, KeepsWhatItHadNoTimeToLookAtAgain) {
-  const fs::path folder = fresh_folder(), kept = folder / "weights.json";
+  const fs::path folder = fresh_folder(), kept = folder / "weights.jsonl";
   Rng rng(3, 8);
   const auto add = [&](const std::string& name) {
     const Written written(folder / (name + ".safetensors"),
