@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 
+#include "dag/onnx/files.h"
 #include "dag/onnx/outline.h"
 #include "data/safetensors.h"
 
@@ -25,10 +26,12 @@ Result<std::vector<TensorsOfFile>> of_safetensors(const fs::path& path) {
 }
 
 Result<std::vector<TensorsOfFile>> of_onnx(const fs::path& path) {
-  WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(path));
+  const auto parts = onnx::files_at(path);
+  const auto model = onnx::open_model(*parts, /*read_max=*/0);
+  if (!model) return fail(model.error().within(path.string()));
   std::map<std::string, TensorsOfFile> files;
-  for (const auto& [name, value] : model.weights()) {
-    const auto place = model.place_of(name);
+  for (const auto& [name, value] : model->weights()) {
+    const auto place = model->place_of(name);
     if (!place || place->size != value.spec().bytes().value) continue;
     TensorsOfFile& of = files[place->location];
     of.file = place->location.empty() ? path : path.parent_path() / place->location;

@@ -15,7 +15,9 @@ void BlobFetcher::fetch(const FetchBlob& fetch, BulkService& bulk) {
   if (!kept_.has(fetch.sha256)) return fetch_from_elsewhere(fetch, bulk);
   kept_.read(fetch.sha256, [this, fetch, &bulk](Result<net::SharedBytes> bytes) {
     if (bytes) return take(fetch.sha256, std::move(bytes));
-    outside_.log("warning weights_not_read reason=\"" + printable(bytes.error().message) + "\"");
+    // Of a file that has changed nothing is known any more: once is enough.
+    if (bytes.error().code != ErrorCode::NotFound)
+      outside_.log("warning weights_not_read reason=\"" + printable(bytes.error().message) + "\"");
     fetch_from_elsewhere(fetch, bulk);
   });
 }

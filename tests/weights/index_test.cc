@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/mutex.h"
+#include "dag/onnx/schema.h"
 #include "storage/sha256.h"
 #include "storage/text_file.h"
 #include "tests/weights/written.h"
@@ -70,6 +71,45 @@ TEST(WeightIndex, FindsWhatAnExporterMadeOfPublishedWeights) {
     }
   }
   EXPECT_FALSE(looked.gives(random_tensor({dag::DType::F32, {10}}, rng)));
+}
+
+// Also small ones, and those in a file beside the model.
+TEST(WeightIndex, FindsTheTensorsOfOnnxModels) {
+  const fs::path folder = fresh_folder();
+  Rng rng(3, 9);
+  const dag::Tensor inside = random_tensor({dag::DType::F32, {6, 4}}, rng),
+                    beside = random_tensor({dag::DType::F32, {5, 3}}, rng);
+  onnx::pb::ModelProto model;
+  model.set_ir_version(8);
+  model.add_opset_import()->set_version(17);
+  auto& graph = *model.mutable_graph();
+  graph.set_name("g");
+  const auto add = [&](const char* name, const dag::Tensor& tensor) -> onnx::pb::TensorProto& {
+    auto& proto = *graph.add_initializer();
+    proto.set_name(name);
+    proto.set_data_type(onnx::pb::TensorProto::FLOAT);
+    for (const int64_t dim : tensor.shape()) proto.add_dims(dim);
+    return proto;
+  };
+  const auto text_of = [](const dag::Tensor& tensor) {
+    return std::string(reinterpret_cast<const char*>(tensor.bytes().data()), tensor.bytes().size());
+  };
+  add("inside", inside).set_raw_data(text_of(inside));
+  auto& proto = add("beside", beside);
+  proto.set_data_location(onnx::pb::TensorProto::EXTERNAL);
+  for (const auto& [key, value] : {std::pair{"location", "m.data"}, {"offset", "16"}, {"length", "60"}}) {
+    auto& entry = *proto.add_external_data();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
+  std::ofstream(folder / "m.data", std::ios::binary) << std::string(16, 'x') << text_of(beside);
+  std::ofstream(folder / "m.onnx", std::ios::binary) << model.SerializeAsString();
+  const Looked looked(folder);
+  EXPECT_EQ(looked.index->counts().tensors, 2u) << looked.lines;
+  for (const dag::Tensor& tensor : {inside, beside}) {
+    EXPECT_TRUE(looked.gives(tensor));
+    EXPECT_TRUE(looked.gives(transposed(tensor)));
+  }
 }
 
 // The layout of a Hugging Face cache: links to files that are called by a hash.
