@@ -18,6 +18,7 @@
   ATTR(Approximate, approximate, Integer)               /* 0/1: tanh form of Gelu */ \
   ATTR(Axes, axes, Integers) \
   ATTR(Axis, axis, Integer) \
+  ATTR(Bits, bits, Integer)                             /* of a stored number */ \
   ATTR(CeilMode, ceil_mode, Integer)                    /* 0/1 */ \
   ATTR(Count, count, Integer)                           /* how many */ \
   ATTR(CountIncludePad, count_include_pad, Integer)     /* 0/1 */ \

@@ -184,6 +184,7 @@ void add_shape_ops(OpTable& table);
 void add_index_ops(OpTable& table);
 void add_reduction_ops(OpTable& table);
 void add_matmul_ops(OpTable& table);
+void add_stored_ops(OpTable& table);
 void add_convolution_ops(OpTable& table);
 void add_normalisation_ops(OpTable& table);
 void add_softmax_ops(OpTable& table);

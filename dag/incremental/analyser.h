@@ -76,6 +76,7 @@ class Rule {
 Status elementwise_rule(Rule& rule);
 // `turned`: the left operand makes the keys, the right one the rows.
 Status product_rule(Rule& rule, bool turned);
+Status stored_rule(Rule& rule);  // products with, and rows of, weights in fewer bits
 Status softmax_rule(Rule& rule);
 Status reduction_rule(Rule& rule);
 Status along_axis_rule(Rule& rule);  // ArgMax, TopK, CumSum

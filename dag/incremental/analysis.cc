@@ -127,6 +127,7 @@ Status apply_rule(Rule& rule, const OpTable& table, bool turned) {
       return shape_rule(rule);
     case Family::MatMul:
       if (kind == OpKind::MatMul || kind == OpKind::IntegerMatMul) return product_rule(rule, turned);
+      if (kind == OpKind::StoredMatMul || kind == OpKind::StoredWeight) return stored_rule(rule);
       return rule.refuse("is not known to leave positions apart");
     case Family::Softmax:
       if (kind == OpKind::Softmax || kind == OpKind::LogSoftmax) return softmax_rule(rule);

@@ -100,6 +100,22 @@ class ProductRule {
 
 }  // namespace
 
+Status stored_rule(Rule& rule) {
+  const bool is_product = rule.op().kind == OpKind::StoredMatMul;
+  const size_t at = is_product ? 0 : 3;  // who the positions are of
+  for (size_t i = 0; i < rule.count(); ++i) {
+    if (i != at && rule.has(i) && !rule.is_free(i)) return rule.refuse("has weights that the tokens say");
+    rule.take(i);
+  }
+  std::vector<Dim> dims = rule.in(at).axes.dims();
+  if (is_product && !Axes::is_plain(dims.back())) return rule.refuse("adds up over positions");
+  if (is_product) dims.pop_back();
+  Dim columns;
+  append(columns, {Digit::Plain, rule.out_shape().back()});
+  dims.push_back(std::move(columns));
+  return rule.give(0, Axes(std::move(dims)));
+}
+
 Status product_rule(Rule& rule, bool turned) { return ProductRule(rule, turned).run(); }
 
 }  // namespace weft::dag::incremental

@@ -76,6 +76,7 @@ void add_elementwise_cases(OpCaseMaker& make);
 void add_shape_cases(OpCaseMaker& make);
 void add_reduction_cases(OpCaseMaker& make);
 void add_matmul_cases(OpCaseMaker& make);
+void add_stored_cases(OpCaseMaker& make);
 void add_convolution_cases(OpCaseMaker& make);
 void add_normalisation_cases(OpCaseMaker& make);
 void add_softmax_cases(OpCaseMaker& make);

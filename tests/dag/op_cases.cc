@@ -186,6 +186,7 @@ std::vector<OpCase> all_op_cases(uint64_t seed) {
   add_shape_cases(make);
   add_reduction_cases(make);
   add_matmul_cases(make);
+  add_stored_cases(make);
   add_convolution_cases(make);
   add_normalisation_cases(make);
   add_softmax_cases(make);

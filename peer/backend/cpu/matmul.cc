@@ -3,8 +3,10 @@
 // one-thread calls it loses up to half where a leading dimension is a multiple of a page.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "peer/backend/cpu/few_rows.h"
+#include "peer/backend/cpu/stored.h"
 #include "peer/backend/cpu/strided.h"
 
 namespace weft::peer::cpu {
@@ -17,6 +19,7 @@ using dag::Shape;
 struct Plan {
   Product product;
   BatchOffsets offsets;
+  std::optional<StoredOperand> stored{};  // what b is made of, tile by tile
   int64_t tile_m = 0, tile_n = 0, range_k = 0;
   // a is packed once for all tiles of a row; else by each piece for itself.
   bool shares_a = false;
@@ -80,8 +83,29 @@ void pack_all(const Plan& plan, const Team& team, const LoopTable& loops, const 
   });
 }
 
+// A block of b in the order in which the whole would have it, so that its products are the same.
+struct BlockOfB {
+  const float* from;
+  int64_t row_step, column_step;
+};
+BlockOfB widened_block(const Plan& plan, const LoopTable& loops, const StoredArgs& stored, int64_t k0,
+                       int64_t depth, int64_t n0, int64_t n, float* tile) {
+  if (plan.product.b_column == 1) {
+    loops.widen_stored(stored, k0, depth, n0, n, tile, n);
+    return {tile, n, 1};
+  }
+  loops.widen_stored(stored, n0, n, k0, depth, tile, depth);
+  return {tile, 1, depth};
+}
+
+// Of b either the floats or, with plan.stored, what they are made of.
+struct FromB {
+  const float* floats = nullptr;
+  StoredArgs stored{};
+};
+
 void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const float* a, const float* packed,
-              const float* b, float* c, float* partials) {
+              const FromB& b, float* c, float* partials) {
   const Product& p = plan.product;
   const int64_t range = piece % plan.ranges_k();
   piece /= plan.ranges_k();
@@ -91,8 +115,9 @@ void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const flo
   const int64_t m = std::min(plan.tile_m, p.m - m0), n = std::min(plan.tile_n, p.n - n0);
   float* target = range == 0 ? c : partials + (range - 1) * plan.result_elements();
   target += (batch * p.m + m0) * p.n + n0;
-  float* scratch = thread_scratch((64 + (plan.shares_a ? 0 : plan.tile_m + plan.sliver)) * kGemmDepth);
-  float* own = scratch + 64 * kGemmDepth;
+  const int64_t own_rows = plan.shares_a ? 0 : plan.tile_m + plan.sliver;
+  float* scratch = thread_scratch((64 + own_rows + (plan.stored ? plan.tile_n : 0)) * kGemmDepth);
+  float *own = scratch + 64 * kGemmDepth, *tile = own + own_rows * kGemmDepth;
   const int64_t k_begin = range * plan.range_k, k_end = std::min(p.k, k_begin + plan.range_k);
   for (int64_t k0 = k_begin; k0 < k_end; k0 += kGemmDepth) {
     const int64_t depth = std::min(kGemmDepth, k_end - k0);
@@ -102,8 +127,13 @@ void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const flo
                       p.a_row, p.a_column, m, depth, own);
       block = own;
     }
-    const float* from_b = b + plan.offsets.b[static_cast<size_t>(batch)] + k0 * p.b_row + n0 * p.b_column;
-    loops.gemm_block(block, m, depth, from_b, p.b_row, p.b_column, n, target, p.n, k0 > k_begin, scratch);
+    BlockOfB from_b{b.floats, p.b_row, p.b_column};
+    if (plan.stored)
+      from_b = widened_block(plan, loops, b.stored, k0, depth, n0, n, tile);
+    else
+      from_b.from += plan.offsets.b[static_cast<size_t>(batch)] + k0 * p.b_row + n0 * p.b_column;
+    loops.gemm_block(block, m, depth, from_b.from, from_b.row_step, from_b.column_step, n, target, p.n,
+                     k0 > k_begin, scratch);
   }
 }
 
@@ -124,7 +154,7 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 // Cuts the plan into pieces and makes it a kernel. The bias, where there is one, is added to each row.
 KernelResult make_planned(const KernelRequest& request, Plan plan, const ProductSlots& slots) {
   const bool rows_alone = request.group.rows_alone;
-  if (rows_alone && suits_few_rows(plan.product))
+  if (rows_alone && !plan.stored && suits_few_rows(plan.product))
     return make_few_rows(request, plan.product, std::move(plan.offsets), slots);
   plan.sliver = request.loops.gemm_rows;
   // Whether a sum is cut depends on how many rows there are: not where each must come out as if alone.
@@ -132,8 +162,9 @@ KernelResult make_planned(const KernelRequest& request, Plan plan, const Product
   const int64_t packed_bytes = align_up(plan.packed_elements() * static_cast<int64_t>(sizeof(float)));
   const int64_t partial_bytes = plan.partial_elements() * static_cast<int64_t>(sizeof(float));
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
-    const float *from_a = call.in<float>(slots.a), *from_b = call.in<float>(slots.b),
-                *bias = call.in<float>(slots.bias);
+    const float *from_a = call.in<float>(slots.a), *bias = call.in<float>(slots.bias);
+    const FromB from_b =
+        plan.stored ? FromB{.stored = plan.stored->args(call)} : FromB{call.in<float>(slots.b)};
     float *result = call.out<float>(slots.c), *packed = call.scratch<float>(),
           *partials = call.scratch<float>(packed_bytes);
     if (plan.shares_a) pack_all(plan, team, loops, from_a, packed);
@@ -154,6 +185,23 @@ KernelResult make_planned(const KernelRequest& request, Plan plan, const Product
   return request.make(std::string("blocked gemm ") + request.loops.isa, run, packed_bytes + partial_bytes);
 }
 
+// x[..,K] times a stored matrix: the bits of the product with its floats.
+KernelResult make_stored_matmul(const KernelRequest& request) {
+  if (!request.all_plain()) return request.decline();
+  const Shape& x = request.in_shape(0);
+  Plan plan;
+  plan.stored = StoredOperand::of(request, 1);
+  Product& p = plan.product;
+  p.m = product(x, 0, x.size() - 1);
+  p.n = request.out_shape().back();
+  p.k = x.back();
+  p.a_row = p.k, p.a_column = 1;
+  const bool trans_b = request.attributes().get_int(Attr::TransB) != 0;
+  p.b_row = trans_b ? 1 : p.n, p.b_column = trans_b ? p.k : 1;
+  plan.offsets = {{0}, {0}};
+  return make_planned(request, std::move(plan), {.a = request.input_slot(0), .c = request.output_slot(0)});
+}
+
 }  // namespace
 
 KernelResult make_product(const KernelRequest& request, const Product& product, const ProductSlots& slots) {
@@ -165,6 +213,8 @@ KernelResult make_product(const KernelRequest& request, const Product& product, 
 
 KernelResult make_matmul(const KernelRequest& request) {
   if (request.op.kind == dag::OpKind::IntegerMatMul) return make_integer_matmul(request);
+  if (request.op.kind == dag::OpKind::StoredMatMul) return make_stored_matmul(request);
+  if (request.op.kind == dag::OpKind::StoredWeight) return make_stored_weight(request);
   if (request.op.kind != dag::OpKind::MatMul || !request.is_f32(request.in(0)) || !request.all_plain())
     return request.decline();
   const Shape &a = request.in_shape(0), &b = request.in_shape(1), &c = request.out_shape();

@@ -1,6 +1,9 @@
 // Matrix products by the device's library, one call a product where the batch allows it.
+#include <optional>
+
 #include "peer/backend/cuda/kernel.h"
 #include "peer/backend/cuda/kernels/moves.h"
+#include "peer/backend/cuda/stored.h"
 
 namespace weft::peer::cuda {
 namespace {
@@ -87,30 +90,41 @@ struct Slots {
   int a, b, bias, c;
 };
 
-KernelResult make_planned(const KernelRequest& request, const Plan& plan, const Slots& slots) {
+// `stored`: what the second factor is made of, in place of slots.b.
+KernelResult make_planned(const KernelRequest& request, const Plan& plan, const Slots& slots,
+                          const std::optional<StoredOperand>& stored = {}) {
   if (plan.spec.k == 0 || plan.calls.size() > kCallsMax) return request.decline();
   auto made = request.device.make_product(plan.spec);
   if (!made && made.error().code == ErrorCode::Unsupported && plan.spec.arithmetic == Arithmetic::F32)
     return request.decline();
   if (!made) return fail(made.error());
   const std::shared_ptr<LibraryOp> op = std::move(*made);
-  const int64_t a_count = request.in_count(0), b_count = request.in_count(1);
+  const int64_t a_count = request.in_count(0), b_count = stored ? stored->count() : request.in_count(1);
   const bool rounds = plan.spec.arithmetic == Arithmetic::BF16;
   const int64_t element = rounds ? 2 : 4;
   const int64_t a_bytes = rounds ? align_up(a_count * element, 256) : 0,
-                b_bytes = rounds ? align_up(b_count * element, 256) : 0;
+                b_bytes = rounds ? align_up(b_count * element, 256) : 0,
+                library_bytes = op->workspace_bytes().value,
+                widened_at = align_up(a_bytes + b_bytes + library_bytes, 256);
   const auto run = [=](const Call& call) -> Status {
     const auto input = [&](int slot) { return address(call.inputs[static_cast<size_t>(slot)]); };
-    const std::byte *first = input(slots.a), *second = input(slots.b),
+    Array<const float> b{};
+    if (stored) {
+      const Array<float> widened = call.scratch<float>(widened_at, b_count);
+      WEFT_TRY_STATUS(stored->widen(call, widened));
+      b = {widened.data, widened.count};
+    } else {
+      b = call.in<float>(slots.b, b_count);
+    }
+    const std::byte *first = input(slots.a), *second = reinterpret_cast<const std::byte*>(b.data),
                     *bias = slots.bias < 0 ? nullptr : input(slots.bias);
     std::byte* result = address(call.outputs[static_cast<size_t>(slots.c)]);
     if (rounds) {
       WEFT_TRY_STATUS(
           call.launch(k_to_bf16, grid_for(a_count / kConvertedEach),
                       ToBf16{call.in<float>(slots.a, a_count), call.scratch<uint16_t>(0, a_count)}));
-      WEFT_TRY_STATUS(
-          call.launch(k_to_bf16, grid_for(b_count / kConvertedEach),
-                      ToBf16{call.in<float>(slots.b, b_count), call.scratch<uint16_t>(a_bytes, b_count)}));
+      WEFT_TRY_STATUS(call.launch(k_to_bf16, grid_for(b_count / kConvertedEach),
+                                  ToBf16{b, call.scratch<uint16_t>(a_bytes, b_count)}));
       first = call.workspace, second = call.workspace + a_bytes;
     }
     for (const auto& at : plan.calls)
@@ -118,7 +132,8 @@ KernelResult make_planned(const KernelRequest& request, const Plan& plan, const 
                                       result + at.c * 4, call.workspace + a_bytes + b_bytes));
     return {};
   };
-  return request.make(op->implementation(), run, a_bytes + b_bytes + op->workspace_bytes().value);
+  return request.make(op->implementation(), run,
+                      stored ? widened_at + b_count * 4 : a_bytes + b_bytes + library_bytes);
 }
 
 bool multiplies(const KernelRequest& request) {
@@ -126,9 +141,28 @@ bool multiplies(const KernelRequest& request) {
          request.is_f32(request.in(1));
 }
 
+// x[..,K] times a stored matrix, all of which is float32 while that runs.
+KernelResult make_stored_matmul(const KernelRequest& request) {
+  const StoredOperand stored(request, 1);
+  if (!stored.can_widen(stored.count())) return request.decline();
+  Plan plan;
+  ProductSpec& p = plan.spec;
+  p.transpose_b = request.attributes().get_int(Attr::TransB) != 0;
+  p.n = request.out_shape().back();
+  p.k = request.in_shape(0).back();
+  p.m = request.out_count() / p.n;
+  p.batch = 1;
+  p.stride_c = p.m * p.n;
+  p.arithmetic = request.group.precision.compute;
+  plan.calls = {{0, 0, 0}};
+  return make_planned(request, plan, {request.input_slot(0), -1, -1, request.output_slot(0)}, stored);
+}
+
 }  // namespace
 
 KernelResult make_matmul(const KernelRequest& request) {
+  if (request.op.kind == dag::OpKind::StoredMatMul) return make_stored_matmul(request);
+  if (request.op.kind == dag::OpKind::StoredWeight) return make_stored_weight(request);
   if (!multiplies(request)) return request.decline();
   return make_planned(request, plan_of(request),
                       {request.input_slot(0), request.input_slot(1), -1, request.output_slot(0)});

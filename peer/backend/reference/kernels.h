@@ -41,6 +41,8 @@ void run_elementwise(const Call& call);
 void run_shape(const Call& call);
 void run_reduction(const Call& call);
 void run_matmul(const Call& call);
+void run_stored_matmul(const Call& call);
+void run_stored_weight(const Call& call);
 void run_convolution(const Call& call);
 void run_normalisation(const Call& call);
 void run_softmax(const Call& call);

@@ -24,5 +24,6 @@ void add_few_rows_loops(LoopTable& table);
 void add_convolution_loops(LoopTable& table);
 void add_recurrent_loops(LoopTable& table);
 void add_byte_loops(LoopTable& table);
+void add_stored_loops(LoopTable& table);
 const LoopTable& table();
 }  // namespace weft::peer::cpu::WEFT_ISA

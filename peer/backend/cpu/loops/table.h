@@ -229,6 +229,17 @@ struct ByteProductArgs {
   int64_t c_stride;
 };
 
+enum StoredKind : int { kStoredF32, kStoredF16, kStoredBF16, kStoredI8, kStoredU8 };
+// A matrix of weights in fewer bits: dag/stored_matrix.h has what the numbers are.
+struct StoredArgs {
+  const void *numbers, *scale, *zero;  // zero may be null
+  int kind, scale_kind, rounded;       // rounded: kStoredF32 for as they are
+  int bits, zero_bits;                 // of integers: 8 or 4
+  int zero_of_all;                     // where zero is null
+  int64_t columns;                     // of the whole matrix
+  int64_t block_rows, block_columns, scale_columns;
+};
+
 enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduceCodeCount };
 
 // All arrays are float and contiguous unless said otherwise. `lanes` (1, 8 or 16) is the number of channels
@@ -317,6 +328,10 @@ struct LoopTable {
                      float* scratch);
   // The same sums for m = 1, 2, .. kFewRows rows, without packing: b row-major, and, across, column-major.
   FewRowsLoop few_rows[kFewRows], few_rows_across[kFewRows];
+
+  // The block of the stored matrix as float32, row-major.
+  void (*widen_stored)(const StoredArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                       float* out, int64_t out_stride);
 
   // c[m, panel_columns] (+)= a[m, depth] panel; a panel is [depth, panel_columns], padded with zero columns.
   // An element's terms are added in order of depth.

@@ -61,6 +61,7 @@ const LoopTable& table() {
     add_convolution_loops(filled);
     add_recurrent_loops(filled);
     add_byte_loops(filled);
+    add_stored_loops(filled);
     return true;
   }();
   (void)kOnce;

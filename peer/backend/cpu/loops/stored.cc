@@ -1,0 +1,139 @@
+// Stored weights as float32: halves widened, integers less their zero times their scale.
+#include "peer/backend/cpu/loops/halves.h"
+
+namespace weft::peer::cpu::WEFT_ISA {
+namespace {
+
+constexpr int64_t kStretch = 512;  // columns at a time: what they go through stays in a first-level cache
+
+float float_of(const void* numbers, int kind, int64_t i) {
+  if (kind == kStoredF16) return widened(static_cast<const Half*>(numbers)[i]);
+  if (kind == kStoredBF16) return widened(static_cast<const Brain*>(numbers)[i]);
+  return static_cast<const float*>(numbers)[i];
+}
+
+template <typename Number>
+void widen(const void* numbers, int64_t first, int64_t count, float* out) {
+  const Number* from = static_cast<const Number*>(numbers) + first;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = widened(from[i]);
+}
+template <typename Number>
+void to_float(const void* numbers, int64_t first, int64_t count, float* out) {
+  const Number* from = static_cast<const Number*>(numbers) + first;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(from[i]);
+}
+// Two in a byte. `flip` 8 makes of a signed number one that is 8 larger, without a sign.
+void nibbles_to_float(const void* numbers, int64_t first, int64_t count, int flip, float* out) {
+  const uint8_t* from = static_cast<const uint8_t*>(numbers) + first / 2;
+  const auto one = [flip](int four) WEFT_LOOP_LAMBDA { return static_cast<float>((four ^ flip) - flip); };
+  int64_t i = 0;
+  if (first % 2 != 0 && count > 0) out[i++] = one(*from++ >> 4);
+  const int64_t pairs = (count - i) / 2;
+  float* to = out + i;
+#pragma omp simd
+  for (int64_t j = 0; j < pairs; ++j) {
+    const int both = from[j];
+    to[2 * j] = one(both & 15);
+    to[2 * j + 1] = one(both >> 4);
+  }
+  if (i + 2 * pairs < count) out[count - 1] = one(from[pairs] & 15);
+}
+
+// Integers as floats.
+void integers(const StoredArgs& args, int64_t first, int64_t count, float* out) {
+  const bool is_signed = args.kind == kStoredI8;
+  if (args.bits == 4)
+    nibbles_to_float(args.numbers, first, count, is_signed ? 8 : 0, out);
+  else if (is_signed)
+    to_float<int8_t>(args.numbers, first, count, out);
+  else
+    to_float<uint8_t>(args.numbers, first, count, out);
+}
+float zero_at(const StoredArgs& args, int64_t i) {
+  if (args.zero == nullptr) return static_cast<float>(args.zero_of_all);
+  const bool is_signed = args.kind == kStoredI8;
+  if (args.zero_bits == 8)
+    return is_signed ? static_cast<float>(static_cast<const int8_t*>(args.zero)[i])
+                     : static_cast<float>(static_cast<const uint8_t*>(args.zero)[i]);
+  const int four = static_cast<const uint8_t*>(args.zero)[i / 2] >> (i % 2 * 4) & 15,
+            flip = is_signed ? 8 : 0;
+  return static_cast<float>((four ^ flip) - flip);
+}
+
+void round_to(int kind, int64_t count, float* out) {
+  if (kind == kStoredF16) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = nearest_f16(out[i]);
+  } else if (kind == kStoredBF16) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = nearest_bf16(out[i]);
+  }
+}
+
+// A stretch of a row that has a scale for each column.
+struct ColumnScales {
+  float scale[kStretch], zero[kStretch];
+  int64_t row = -1;
+
+  void read(const StoredArgs& args, int64_t block_row, int64_t column, int64_t count) {
+    if (row == block_row) return;
+    row = block_row;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = block_row * args.scale_columns + column + i;
+      scale[i] = float_of(args.scale, args.scale_kind, at);
+      zero[i] = zero_at(args, at);
+    }
+  }
+  void apply(int64_t count, float* out) const {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = (out[i] - zero[i]) * scale[i];
+  }
+};
+
+void apply_blocks(const StoredArgs& args, int64_t block_row, int64_t column, int64_t count, float* out) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t block = (column + done) / args.block_columns;
+    const int64_t end = (block + 1) * args.block_columns - column;
+    const int64_t until = end < count ? end : count;
+    const int64_t at = block_row * args.scale_columns + block;
+    const float scale = float_of(args.scale, args.scale_kind, at), zero = zero_at(args, at);
+#pragma omp simd
+    for (int64_t i = done; i < until; ++i) out[i] = (out[i] - zero) * scale;
+    done = until;
+  }
+}
+
+void widen_stored(const StoredArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                  float* out, int64_t out_stride) {
+  ColumnScales scales;
+  for (int64_t c0 = 0; c0 < columns; c0 += kStretch) {
+    const int64_t count = columns - c0 < kStretch ? columns - c0 : kStretch;
+    scales.row = -1;
+    for (int64_t r = row; r < row + rows; ++r) {
+      float* to = out + (r - row) * out_stride + c0;
+      const int64_t first = r * args.columns + column + c0;
+      if (args.kind == kStoredF16) {
+        widen<Half>(args.numbers, first, count, to);
+      } else if (args.kind == kStoredBF16) {
+        widen<Brain>(args.numbers, first, count, to);
+      } else {
+        integers(args, first, count, to);
+        if (args.block_columns == 1) {
+          scales.read(args, r / args.block_rows, column + c0, count);
+          scales.apply(count, to);
+        } else {
+          apply_blocks(args, r / args.block_rows, column + c0, count, to);
+        }
+        round_to(args.rounded, count, to);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void add_stored_loops(LoopTable& table) { table.widen_stored = widen_stored; }
+
+}  // namespace weft::peer::cpu::WEFT_ISA
