@@ -12,12 +12,14 @@
 #include "cli/results.h"
 #include "cli/say.h"
 #include "cli/signals.h"
+#include "cli/temporary_folder.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "storage/checkpoint.h"
 #include "train/initial_weights.h"
 #include "train/outputs.h"
 #include "train/predictor.h"
+#include "train/stored_base.h"
 #include "train/submission.h"
 #include "train/trainer.h"
 #include "train/weights_file.h"
@@ -87,7 +89,7 @@ Status write_also(const std::string& weights, const configs::Job& job) {
 }
 
 Result<int> run_local(const LocalOptions& options) {
-  WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
+  WEFT_TRY(configs::Job job, configs::load_job(options.job, options.sets));
   if (job.task == configs::Task::Serve)
     return fail(job.error(ErrorCode::Unsupported, "task",
                           "`weft local` trains and predicts; `weft serve MODEL` serves on one machine, and "
@@ -111,6 +113,13 @@ Result<int> run_local(const LocalOptions& options) {
     else
       std::printf("wrote %s\n", job.output.c_str());
     return kExitOk;
+  }
+  std::unique_ptr<TemporaryFolder> folder;
+  if (job.base.rounds()) {
+    const Patience patience("rounding the model's frozen matrices");
+    WEFT_TRY(folder, TemporaryFolder::make());
+    WEFT_TRY(const auto stored, train::store_base(job, folder->path()));
+    if (stored) say(stderr, "note: {}\n", *stored);
   }
   WEFT_TRY(const std::filesystem::path resume, resumed_from(options.resume, job));
   const auto report =

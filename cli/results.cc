@@ -89,8 +89,7 @@ Result<FetchedFiles> fetch_trained(Client& client, const proto::JobResult& resul
   const fs::path adapter = train::adapter_folder(output);
   WEFT_TRY_STATUS(train::write_adapters(adapter, adapters, trained, model.filename().string()));
   WEFT_TRY(onnx::WrittenFiles written,
-           onnx::write_trained_tensors(
-               opened, train::merge_adapters(adapters, train::tensors_of(opened), trained), output));
+           train::write_merged(opened, adapters, train::tensors_of(opened), trained, output));
   return FetchedFiles{std::move(written), adapter};
 }
 

@@ -25,6 +25,7 @@
 #include "train/initial_weights.h"
 #include "train/outer_record.h"
 #include "train/outputs.h"
+#include "train/stored_base.h"
 #include "train/submission.h"
 #include "train/weights_file.h"
 
@@ -195,13 +196,20 @@ class Submit {
 
   Result<train::ReadyJob> ready_job(train::OpenedJob& opened) {
     const Patience patience("reading the job's model and data");
-    if (!opened.job.init) return train::ready_job(opened, options_.resume);
+    const bool is_rewritten = opened.job.init || opened.job.base.rounds();
+    if (!is_rewritten) return train::ready_job(opened, options_.resume);
     WEFT_TRY(initial_folder_, TemporaryFolder::make());
-    WEFT_TRY(const auto initial, train::write_initial_model(opened, initial_folder_->path()));
+    std::vector<std::string> notes, warnings;
+    if (opened.job.init) {
+      WEFT_TRY(const auto initial, train::write_initial_model(opened, initial_folder_->path()));
+      notes.push_back(initial.note);
+      warnings = initial.warnings;
+    }
+    WEFT_TRY(const auto stored, train::store_base(opened, initial_folder_->path()));
+    if (stored) notes.push_back(*stored);
     WEFT_TRY(train::ReadyJob ready, train::ready_job(opened, options_.resume));
-    ready.start.notes.insert(ready.start.notes.begin(), initial.note);
-    ready.start.warnings.insert(ready.start.warnings.begin(), initial.warnings.begin(),
-                                initial.warnings.end());
+    ready.start.notes.insert(ready.start.notes.begin(), notes.begin(), notes.end());
+    ready.start.warnings.insert(ready.start.warnings.begin(), warnings.begin(), warnings.end());
     return ready;
   }
 

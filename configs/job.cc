@@ -274,6 +274,7 @@ void read_training(MapReader& root, const PathRules& rules, Problems& problems, 
   take_patterns(root, "train", job.trained);
   take_patterns(root, "freeze", job.freeze);
   read_adapters(root, rules, problems, job);
+  read_base(root, problems, job);
   read_optimizer(root, problems, job);
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});

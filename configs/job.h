@@ -102,12 +102,29 @@ struct ReplicaChoice {
   bool shares = false;     // of a round, where the job names none
 };
 
+// How matrices that nobody trains lie in memory, on the wire and on disk: `base`. Every way computes in
+// float32.
+enum class BaseStore : uint8_t {
+  Float32,
+  AsIs,  // as the model's file has them
+  BF16,
+  Int8,
+  Int4
+};
+struct BaseTerms {
+  BaseStore store = BaseStore::AsIs;
+  int64_t block = 128;  // numbers that share a scale, of Int8 and Int4
+  // Whether that makes another model of what the file has.
+  bool rounds() const { return store != BaseStore::Float32 && store != BaseStore::AsIs; }
+};
+
 // Which tensors are trained, and what beside them; of Task::Train.
 struct WhatIsTrained {
   // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles). With adapters everything
   // is frozen but what entries of type full name: these are `trained` and `spared`, in the order of the file.
   std::vector<std::string> trained, freeze, spared;
   std::vector<AdapterEntry> adapters;
+  BaseTerms base;
 };
 
 // Its terms of training, its borders and what is trained are members like the others.

@@ -84,4 +84,19 @@ void read_adapters(MapReader& root, const PathRules& rules, Problems& problems, 
   job.spared = job.trained;
 }
 
+void read_base(MapReader& root, Problems& problems, Job& job) {
+  const Node* node = root.take("base");
+  if (!node) return;
+  MapReader reader(*node, "base", problems);
+  static constexpr Choice<BaseStore> kStores[] = {{"as_is", BaseStore::AsIs},
+                                                  {"float32", BaseStore::Float32},
+                                                  {"bf16", BaseStore::BF16},
+                                                  {"int8", BaseStore::Int8},
+                                                  {"int4", BaseStore::Int4}};
+  if (const auto store = reader.choice(reader.take("store"), "store", kStores)) job.base.store = *store;
+  job.base.block = static_cast<int64_t>(reader.count("block", 128, 16, uint64_t{1} << 16));
+  if (job.base.block % 16 != 0) root.problem(node->where, "`base.block` is no multiple of 16");
+  reader.finish();
+}
+
 }  // namespace weft::configs

@@ -52,6 +52,26 @@ constexpr JobKey kAdapters[] = {
      .example = "adapters: {type: lora, targets: [\"*.q_proj*\"], names: {\"^model\\\\.\": \"base.\"}}",
      .otherwise_words = "names are the same",
      .takes = "a map from patterns to texts"},
+    {.path = "base",
+     .meaning =
+         "How the matrices that nobody trains are kept: those that `adapters` or `freeze` leave alone.",
+     .example = "base: {store: int4}",
+     .otherwise_words = "each as the model's file has it",
+     .takes = "a map"},
+    {.path = "base.store",
+     .meaning =
+         "`as_is`: on disk, on the wire and in memory a matrix keeps the type that it has in the model's "
+         "file, "
+         "and the products that read it make float32 of a part at a time. `float32`: halves are float32 in "
+         "memory, and the same bits are computed. `bf16`, `int8`, `int4`: numbers are rounded to so many "
+         "bits "
+         "before anything starts, so that another model is trained ([FINETUNE.md](FINETUNE.md)).",
+     .example = "base: {store: int4}",
+     .otherwise = "as_is"},
+    {.path = "base.block",
+     .meaning = "With `int8` and `int4`: how many numbers share a scale.",
+     .example = "base: {store: int4, block: 64}",
+     .otherwise = "128"},
 };
 
 }  // namespace

@@ -270,11 +270,14 @@ Status take_adapters(const fs::path& path, const Adapters& adapters, std::span<c
 
 namespace {
 
+// Of a model's tensors, by name.
+using Specs = std::map<std::string, dag::TensorSpec, std::less<>>;
+
 // Where a file of PEFT's own puts it, by the names of its tensors.
 class ForeignFolder {
  public:
-  ForeignFolder(const onnx::OnnxModel& model, const data::TensorFiles& file, Node config)
-      : model_(model), file_(file), config_(std::move(config)) {}
+  ForeignFolder(const Specs& weights, const data::TensorFiles& file, Node config)
+      : weights_(weights), file_(file), config_(std::move(config)) {}
 
   Result<Adapters> read() const {
     if (text_of(config_, "peft_type") != "LORA") return no_adapters("peft_type is not LORA");
@@ -299,12 +302,12 @@ class ForeignFolder {
     const size_t prefix = std::string_view(kPrefix).size();
     adapter.module = key.substr(prefix, key.size() - prefix - end.size());
     adapter.weight = adapter.module + ".weight";
-    if (!model_.weights().contains(adapter.weight)) adapter.weight = adapter.module;
-    const auto weight = model_.weights().find(adapter.weight);
-    if (weight == model_.weights().end())
+    if (!weights_.contains(adapter.weight)) adapter.weight = adapter.module;
+    const auto weight = weights_.find(adapter.weight);
+    if (weight == weights_.end())
       return fail(ErrorCode::NotFound, "the model has no initializer '" + adapter.module +
                                            ".weight' for the adapter of '" + adapter.module + "'");
-    adapter.form = weight->second.spec().rank() > 2 ? Form::Convolution : form;
+    adapter.form = weight->second.rank() > 2 ? Form::Convolution : form;
     adapter.in_first =
         form == Form::Table || (adapter.form == Form::Linear && text_of(config_, "fan_in_fan_out") == "true");
     WEFT_TRY_STATUS(set_terms(of_pattern("rank_pattern", adapter.module, text_of(config_, "r")),
@@ -323,13 +326,12 @@ class ForeignFolder {
     return otherwise;
   }
 
-  const onnx::OnnxModel& model_;
+  const Specs& weights_;
   const data::TensorFiles& file_;
   Node config_;
 };
 
-Result<Adapters> adapters_in(const fs::path& folder, const onnx::OnnxModel& model,
-                             const data::TensorFiles& file) {
+Result<Adapters> adapters_in(const fs::path& folder, const Specs& weights, const data::TensorFiles& file) {
   std::error_code code;
   if (fs::exists(folder / kPlaces, code)) {
     WEFT_TRY(const std::string json, storage::read_text(folder / kPlaces, kJsonMax));
@@ -338,7 +340,7 @@ Result<Adapters> adapters_in(const fs::path& folder, const onnx::OnnxModel& mode
   WEFT_TRY(const std::string json, storage::read_text(folder / kConfig, kJsonMax));
   const auto config = configs::parse_yaml(json, kConfig);
   if (!config) return no_adapters(config.error().message);
-  return ForeignFolder(model, file, *config).read();
+  return ForeignFolder(weights, file, *config).read();
 }
 
 }  // namespace
@@ -346,11 +348,12 @@ Result<Adapters> adapters_in(const fs::path& folder, const onnx::OnnxModel& mode
 Result<AdapterFolder> read_adapter_folder(const fs::path& folder, const onnx::OnnxModel& model) {
   WEFT_TRY(data::TensorFiles opened, data::TensorFiles::open(folder / kModel));
   const auto file = std::make_shared<const data::TensorFiles>(std::move(opened));
-  auto adapters = adapters_in(folder, model, *file);
+  const Specs weights = tensors_of(model).specs;
+  auto adapters = adapters_in(folder, weights, *file);
   if (!adapters) return fail(adapters.error().within(folder.string()));
   std::map<std::string, std::string> keys;  // by initializer
   for (const PlacedAdapter& adapter : *adapters) {
-    if (!model.weights().contains(adapter.weight))
+    if (!weights.contains(adapter.weight))
       return fail(ErrorCode::NotFound, folder.string() + ": the model has no initializer '" + adapter.weight +
                                            "', which an adapter is for: it is of another model");
     keys[adapter.a()] = key_of(adapter, 'A');
@@ -358,7 +361,7 @@ Result<AdapterFolder> read_adapter_folder(const fs::path& folder, const onnx::On
   }
   for (const auto& [key, place] : file->tensors())
     if (key.starts_with(kPrefix))
-      if (std::string name = key.substr(std::string_view(kPrefix).size()); model.weights().contains(name))
+      if (std::string name = key.substr(std::string_view(kPrefix).size()); weights.contains(name))
         keys[name] = key;
   onnx::TrainedTensors tensors;
   for (const auto& [name, key] : keys) {
@@ -381,8 +384,7 @@ Result<size_t> merge_files(const fs::path& model, const fs::path& folder, const 
   WEFT_TRY_STATUS(check_trained_output(output, files_of_model(model)));
   WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
   WEFT_TRY(const AdapterFolder read, read_adapter_folder(folder, opened));
-  const auto written = onnx::write_trained_tensors(
-      opened, merge_adapters(read.adapters, tensors_of(opened), read.tensors), output);
+  const auto written = write_merged(opened, read.adapters, tensors_of(opened), read.tensors, output);
   if (!written) return fail(written.error());
   return read.adapters.size();
 }

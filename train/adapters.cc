@@ -8,6 +8,7 @@
 #include "base/glob.h"
 #include "base/shortest.h"
 #include "configs/rename.h"
+#include "dag/onnx/stored_weights.h"
 #include "dag/op_table.h"
 #include "train/adapter_files.h"
 
@@ -132,13 +133,35 @@ std::string describe(const Adapters& adapters) {
   return text;
 }
 
+onnx::TrainedTensors put_over(const onnx::TrainedTensors& under, const onnx::TrainedTensors& over) {
+  onnx::TrainedTensors both{.specs = over.specs, .read = {}};
+  both.specs.insert(under.specs.begin(), under.specs.end());
+  both.read = [under, over](const std::string& name, const onnx::ByteSink& sink) {
+    return over.specs.contains(name) ? over.read(name, sink) : under.read(name, sink);
+  };
+  return both;
+}
+
 onnx::TrainedTensors tensors_of(const onnx::OnnxModel& model) {
   onnx::TrainedTensors tensors;
   for (const auto& [name, tensor] : model.weights()) tensors.specs.emplace(name, tensor.spec());
   tensors.read = [model](const std::string& name, const onnx::ByteSink& sink) {
     return model.read_weight(name, sink);
   };
-  return tensors;
+  return put_over(tensors, onnx::widened(model));
+}
+
+Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
+                                        const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
+                                        const std::filesystem::path& output) {
+  const auto stored = onnx::stored_weights(model);
+  std::vector<std::string> changed;
+  for (const PlacedAdapter& adapter : adapters)
+    if (stored.contains(adapter.weight)) changed.push_back(adapter.weight);
+  const onnx::TrainedTensors merged = merge_adapters(adapters, base, trained);
+  if (changed.empty()) return onnx::write_trained_tensors(model, merged, output);
+  WEFT_TRY(const onnx::OnnxModel whole, onnx::with_whole_weights(model, changed));
+  return onnx::write_trained_tensors(whole, merged, output);
 }
 
 Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name) {

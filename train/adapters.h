@@ -1,6 +1,7 @@
 // The adapters of a job (dag/passes/adapt.h): put into its graph, begun, and merged into its model.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,8 +42,16 @@ std::string describe(const Adapters& adapters);
 // precision are merged and handed on in F32. One weight is held at a time.
 onnx::TrainedTensors merge_adapters(const Adapters& adapters, const onnx::TrainedTensors& base,
                                     const onnx::TrainedTensors& trained);
-// The tensors of the model's file, and one of them as F32.
+// Writes the model with what was trained and the adapters merged: onnx::write_trained_tensors. A weight that
+// the file keeps in fewer bits and that an adapter changes is whole in the files that are written.
+Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
+                                        const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
+                                        const std::filesystem::path& output);
+// The tensors of the model's file, and one of them as F32. Weights that it keeps in fewer bits are among
+// them, as F32 and by their own names (dag/onnx/stored_weights.h).
 onnx::TrainedTensors tensors_of(const onnx::OnnxModel& model);
+// The tensors of `over`, and those of `under` that it has not.
+onnx::TrainedTensors put_over(const onnx::TrainedTensors& under, const onnx::TrainedTensors& over);
 Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name);
 
 }  // namespace weft::train

@@ -58,16 +58,6 @@ std::string some_of(const std::vector<std::string>& names) {
          (names.size() == 1 ? "" : " and " + std::to_string(names.size() - 1) + " more");
 }
 
-// The tensors of `over`, and those of `under` that it has not.
-onnx::TrainedTensors put_over(const onnx::TrainedTensors& under, const onnx::TrainedTensors& over) {
-  onnx::TrainedTensors both{.specs = over.specs, .read = {}};
-  both.specs.insert(under.specs.begin(), under.specs.end());
-  both.read = [under, over](const std::string& name, const onnx::ByteSink& sink) {
-    return over.specs.contains(name) ? over.read(name, sink) : under.read(name, sink);
-  };
-  return both;
-}
-
 }  // namespace
 
 Result<InitialWeights> InitialWeights::open(const configs::Job& job, const onnx::OnnxModel& model) {
@@ -136,16 +126,15 @@ Result<onnx::OnnxModel> read_job_model(const configs::Job& job, std::optional<In
 Result<onnx::WrittenFiles> write_result(const configs::Job& job, const std::optional<InitialWeights>& initial,
                                         const Adapters& adapters, const dag::Weights& trained) {
   WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
-  onnx::TrainedTensors tensors = onnx::in_memory(trained);
-  if (!adapters.empty()) {
+  onnx::TrainedTensors tensors = onnx::in_memory(trained), base = tensors_of(model);
+  if (!adapters.empty())
     WEFT_TRY_STATUS(
         write_adapters(adapter_folder(job.output), adapters, tensors, job.model.filename().string()));
-    onnx::TrainedTensors base = tensors_of(model);
-    if (initial) base = put_over(base, initial->tensors());
-    tensors = merge_adapters(adapters, base, tensors);
+  if (initial) {
+    base = put_over(base, initial->tensors());
+    tensors = put_over(initial->tensors(), tensors);
   }
-  if (initial) tensors = put_over(initial->tensors(), tensors);
-  return onnx::write_trained_tensors(model, tensors, job.output);
+  return write_merged(model, adapters, base, tensors, job.output);
 }
 
 std::vector<fs::path> files_of_init(const configs::Job& job) {

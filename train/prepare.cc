@@ -8,6 +8,7 @@
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/passes/halves.h"
+#include "dag/passes/store.h"
 #include "dag/state.h"
 #include "dag/text.h"
 #include "dag/unread.h"
@@ -54,6 +55,7 @@ Result<Imported> import_for(const Job& job, const onnx::OnnxModel& model, const 
   options.freeze = job.freeze;
   options.spare = job.spared;
   options.read = values_read(job.losses);
+  options.keep_stored = job.task == configs::Task::Train;
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
   const bool changes = job.task == configs::Task::Train;
@@ -212,6 +214,25 @@ std::string describe_values(const std::map<std::string, configs::InputValue>& va
   return text;
 }
 
+// How matrices that nobody trains are kept: those of half precision as the file has them.
+dag::StoredForms stored_forms(const Job& job, const Graph& graph, const onnx::ImportedModel& imported) {
+  dag::StoredForms forms = imported.stored;
+  if (job.base.store == configs::BaseStore::Float32) return dag::worth_storing(graph, std::move(forms));
+  for (const dag::Initializer& initializer : graph.initializers()) {
+    const auto weight = imported.weights.find(initializer.name);
+    if (weight == imported.weights.end() || forms.contains(initializer.name)) continue;
+    const TensorSpec& spec = weight->second.spec();
+    if (initializer.role == dag::InitializerRole::Frozen && is_half(spec.dtype) && spec.rank() == 2)
+      forms[initializer.name] = {
+          .matrix = {.rows = spec.shape[0], .columns = spec.shape[1], .numbers = spec.dtype},
+          .numbers = {initializer.name, spec}};
+  }
+  return dag::worth_storing(graph, std::move(forms));
+}
+Graph stored(const Job& job, const Graph& graph, const onnx::ImportedModel& imported) {
+  return dag::store(graph, stored_forms(job, graph, imported), dag::op_table());
+}
+
 // Weights of the initializers that are left after folding and pruning.
 dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
   std::erase_if(weights, [&](const auto& entry) { return graph.find_initializer(entry.first) == nullptr; });
@@ -320,7 +341,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   auto with_loss = dag::attach_training_loss(imported.graph, job.losses, columns,
                                              job.batch_size / job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
-  auto differentiated = dag::differentiate(with_loss->graph, dag::op_table());
+  auto differentiated = dag::differentiate(stored(job, with_loss->graph, imported), dag::op_table());
   if (!differentiated)
     return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
   if (!differentiated->find_output(dag::OutputRole::Gradient))
@@ -366,7 +387,7 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   Prepared prepared;
   prepared.loss_terms = loss_terms_of(job);
   prepared.bounds = find_bounds(*with_loss);
-  prepared.graph = std::move(*with_loss);
+  prepared.graph = stored(job, *with_loss, imported);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   return prepared;

@@ -276,7 +276,10 @@ Status store_typed(const OnnxModel& model, const TrainedTensors& trained, const 
     const Form form = model.structure().forms[static_cast<size_t>(i)];
     const std::string& name = initializers[i].name();
     if (form != Form::External && is_four_bit(initializers[i])) {
-      WEFT_TRY(const dag::Tensor tensor, weights.whole(name));
+      WEFT_TRY(dag::Tensor tensor, weights.whole(name));
+      WEFT_TRY(const dag::TensorSpec claimed, tensor_spec(initializers[i], {}));
+      if (stays_packed(initializers[i], claimed))
+        tensor = tensor_from_stored(initializers[i], claimed, tensor.bytes());
       store_in_proto(tensor, form == Form::Raw, initializers[i]);
     }
     if (form != Form::Typed || is_four_bit(initializers[i])) continue;
@@ -319,8 +322,9 @@ Status write_external(const OnnxModel& model, const NewWeights& weights, const s
     };
     add("location", location);
     add("offset", std::to_string(data.size()));
-    add("length", std::to_string(stored_bytes(initializer, weights.spec(initializer.name()))));
-    if (is_four_bit(initializer)) {
+    WEFT_TRY(const dag::TensorSpec claimed, tensor_spec(initializer, {}));
+    add("length", std::to_string(stored_bytes(initializer, claimed)));
+    if (is_four_bit(initializer) && !stays_packed(initializer, claimed)) {
       WEFT_TRY(const dag::Tensor tensor, weights.whole(initializer.name()));
       WEFT_TRY_STATUS(data.write(stored_form(initializer, tensor)));
       continue;

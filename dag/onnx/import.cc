@@ -39,6 +39,8 @@ class Import {
                       .running = {},
                       .lower_body = {},
                       .unrolled_left = options_.limits.unrolled_node_count_max,
+                      .model = &model_,
+                      .held = held_specs(model_),
                       .held_statistics = held_statistics_};
     state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
       return lower_body(state, body, std::move(inputs));
@@ -49,7 +51,7 @@ class Import {
       if (Status lowered = lower(state, *node); !lowered) return with_cure(state, std::move(lowered).error());
     }
     WEFT_TRY_STATUS(add_outputs(state));
-    return finish();
+    return finish(state);
   }
 
  private:
@@ -183,10 +185,13 @@ class Import {
       if (!uses_.contains(name)) continue;
       const Tensor& tensor = model_.weights.find(name)->second;
       Item item{tensor.spec(), {}, std::nullopt, name};
-      if (const auto role = role_of(name))
+      item.four_bits = is_four_bit(proto);
+      if (item.four_bits && tensor.spec().rank() == 1 && proto.dims_size() == 2)
+        item.packed = true;
+      else if (const auto role = role_of(name))
         item.id = emitter_.builder().initializer(name, tensor.spec(), *role);
       else if (is_read(name) && tensor.spec().bytes().value <= options_.limits.known_bytes_max)
-        item.known = tensor, item.four_bits = is_four_bit(proto);
+        item.known = tensor;
       else
         item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::Buffer);
       items_[name] = std::move(item);
@@ -253,6 +258,10 @@ class Import {
     for (size_t i = 0; i < context.count(); ++i)
       if (context.in(i).sequence && !row->takes_sequences)
         return context.unsupported("operand " + std::to_string(i) + " is a sequence of tensors");
+    for (size_t i = 0; i < context.count(); ++i)
+      if (context.in(i).packed && !context.stored_weight())
+        return context.unsupported("operand " + std::to_string(i) +
+                                   " is a large matrix of four bits, which this operator cannot read so");
     WEFT_TRY_STATUS(row->lower(context));
     WEFT_TRY_STATUS(context.attribute_status());
     for (int i = 0; i < node.output_size(); ++i) {
@@ -362,16 +371,22 @@ class Import {
     return {};
   }
 
-  Result<ImportedModel> finish() {
+  Result<ImportedModel> finish(ImportState& state) {
     ImportedModel imported{.graph = emitter_.builder().finish(),
                            .weights = {},
+                           .stored = std::move(state.stored),
                            .roles = roles_,
                            .warnings = warnings_,
                            .notes = {},
                            .op_counts = count_ops(expanded_)};
     bool renamed = false;
+    const auto keep = [&](const std::string& name) {
+      if (!name.empty()) imported.weights.emplace(name, model_.weights.find(name)->second);
+    };
+    for (const auto& [name, form] : imported.stored)
+      for (const auto* part : {&form.numbers, &form.scale, &form.zero}) keep(part->name);
     for (const auto& initializer : imported.graph.initializers()) {
-      imported.weights.emplace(initializer.name, model_.weights.find(initializer.name)->second);
+      if (!imported.stored.contains(initializer.name)) keep(initializer.name);
       renamed = renamed ||
                 (initializer.role == InitializerRole::Parameter && initializer.name.starts_with("onnx::"));
     }

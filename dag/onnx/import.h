@@ -16,6 +16,7 @@
 #include "dag/onnx/model.h"
 #include "dag/onnx/roles.h"
 #include "dag/op_table.h"
+#include "dag/passes/store.h"
 
 namespace weft::onnx {
 
@@ -63,6 +64,10 @@ struct ImportOptions {
   // Values of the graph that are predictions beside its outputs, by name. One that the graph lacks is left
   // out.
   std::vector<std::string> read;
+  // Matrices that the file keeps in fewer bits (dag/onnx/stored_weights.h) are initializers of role Frozen in
+  // the graph, F32 or a half like others, and ImportedModel::stored says what they are made of. Otherwise ops
+  // make them of integers.
+  bool keep_stored = false;
   // Outputs of the file that are none of the graph's.
   std::vector<std::string> left_out;
 
@@ -74,7 +79,8 @@ struct ImportedModel {
   // ones. Inputs keep
   // their names. Not yet canonicalised (dag/passes/canonicalise.h).
   dag::Graph graph;
-  dag::Weights weights;  // of the graph's initializers
+  dag::Weights weights;  // of the graph's initializers; of those of `stored` the parts
+  dag::StoredForms stored;
   RoleTable roles;
   std::vector<std::string> warnings;
   std::vector<std::string> notes;  // what is worth knowing, and no reason to worry

@@ -20,6 +20,8 @@
 #include "dag/graph.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/schema.h"
+#include "dag/onnx/stored_nodes.h"
+#include "dag/onnx/structure.h"
 #include "dag/op_table.h"
 
 namespace weft::onnx {
@@ -43,7 +45,8 @@ struct Item {
   std::string initializer = {};  // its name, when it is an initializer of the file as it stands
   // Of integers that quantisation made: the same numbers as floats, through which a gradient passes.
   std::shared_ptr<const Item> as_float = nullptr;
-  bool four_bits = false;  // known, and stored as int4 or uint4, which eight bits hold here
+  bool four_bits = false;  // stored as int4 or uint4, which eight bits hold here where they are known
+  bool packed = false;     // neither known nor in the graph: an initializer of four bits that stays as it is
   // Set: no tensor but a sequence of these. Only rows that say so see one.
   std::shared_ptr<const std::vector<Item>> sequence = nullptr;
 
@@ -107,9 +110,14 @@ struct ImportState {
   std::function<Result<Items>(const pb::GraphProto& body, Items inputs)> lower_body;
   int64_t unrolled_left = 0;                                 // nodes that bodies may still become
   std::map<std::array<int64_t, 3>, Item> causal_masks = {};  // by queries, keys and offset
+  const OnnxModel::Structure* model = nullptr;
+  HeldSpecs held = {};                     // of its initializers
+  std::map<std::string, Item> whole = {};  // stored weights that are initializers of the graph, by name
+  std::map<std::string, ValueId> stored_parts = {};  // what such a weight is made of, where ops read it
+  dag::StoredForms stored = {};
   // Running statistics that do not move.
   std::set<std::string> held_statistics = {};
-  std::optional<int64_t> batch = std::nullopt;               // of inputs whose batch the file leaves open
+  std::optional<int64_t> batch = std::nullopt;  // of inputs whose batch the file leaves open
   std::string literal_batch = {};  // what to try where a node wrote another batch down; empty when none did
 };
 
@@ -154,6 +162,12 @@ class NodeContext {
   const pb::GraphProto* graph_attr(std::string_view name);
   // A normalised axis attribute.
   Result<int64_t> axis_attr(std::string_view name, int64_t otherwise, int64_t rank);
+
+  // What the node reads in fewer bits, unless that is trained.
+  std::optional<StoredWeight> stored_weight();
+  // It as an initializer of the graph; its parts as an op reads them. REQUIRES: of this node.
+  Result<Item> whole(const StoredWeight& weight);
+  Result<std::vector<ValueId>> parts(const StoredWeight& weight);
 
   // Results.
   size_t output_count() const { return outputs_.size(); }
@@ -241,6 +255,7 @@ std::span<const LowerRow> shape_lowerings();
 std::span<const LowerRow> index_lowerings();
 std::span<const LowerRow> reduction_lowerings();
 std::span<const LowerRow> matmul_lowerings();
+std::span<const LowerRow> stored_lowerings();  // of com.microsoft
 std::span<const LowerRow> convolution_lowerings();
 std::span<const LowerRow> pooling_lowerings();
 std::span<const LowerRow> normalisation_lowerings();

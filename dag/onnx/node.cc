@@ -203,7 +203,10 @@ const LowerRow* visit_rows(std::string_view domain, Visit visit) {
       if (visit(row)) return &row;
     return nullptr;
   };
-  if (domain == "com.microsoft") return search(microsoft_lowerings());
+  if (domain == "com.microsoft") {
+    const LowerRow* row = search(microsoft_lowerings());
+    return row != nullptr ? row : search(stored_lowerings());
+  }
   if (!domain.empty() && domain != "ai.onnx") return nullptr;
   for (const auto rows :
        {elementwise_lowerings(),   activation_lowerings(), shape_lowerings(),       index_lowerings(),

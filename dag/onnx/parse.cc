@@ -169,7 +169,7 @@ class Weights {
     const bool is_raw = proto.has_raw_data() || (cut && cut->field == fields::kTensorRawData);
     auto tensor = outside ? take_outside(proto, spec)
                   : cut   ? take_cut(proto, spec, *cut)
-                          : tensor_from_proto(proto, options_.limits);
+                          : take_inside(proto, spec);
     if (!tensor)
       return fail(outside ? tensor.error().within("initializer " + quoted(proto.name())) : tensor.error());
     model_.forms.push_back(outside ? Form::External : is_raw ? Form::Raw : Form::Typed);
@@ -196,6 +196,15 @@ class Weights {
     return spec;
   }
 
+  Result<Tensor> take_inside(const pb::TensorProto& proto, const TensorSpec& spec) {
+    WEFT_TRY(Tensor tensor, tensor_from_proto(proto, options_.limits));
+    if (!stays_packed(proto, spec)) return tensor;
+    return Tensor(packed_spec(proto, spec), stored_form(proto, tensor));
+  }
+  static TensorSpec packed_spec(const pb::TensorProto& proto, const TensorSpec& spec) {
+    return {spec.dtype, {stored_bytes(proto, spec)}};
+  }
+
   Result<Tensor> take_cut(const pb::TensorProto& proto, const TensorSpec& spec, const Skeleton::Cut& cut) {
     const bool is_of_type = cut.field == fields::kTensorRawData || spec.dtype == dag::DType::F32;
     const int64_t size = stored_bytes(proto, spec);
@@ -215,7 +224,8 @@ class Weights {
     // What may not be read is refused also by who needs none of it.
     if (tensor || !options_.may_lack_files || found || tensor.error().code == ErrorCode::PermissionDenied)
       return tensor;
-    if (!may_say_shape(spec)) return leave(proto.name(), spec, {});
+    if (!may_say_shape(spec))
+      return leave(proto.name(), stays_packed(proto, spec) ? packed_spec(proto, spec) : spec, {});
     if (tensor.error().code != ErrorCode::NotFound) return tensor;
     return fail(ErrorCode::NotFound,
                 to_string(spec) + " may say a shape, and its bytes are not there (" + tensor.error().message +
@@ -240,8 +250,9 @@ class Weights {
     return Place{std::move(file), place.location, place.offset};
   }
 
-  Result<Tensor> read(const pb::TensorProto& proto, const TensorSpec& spec, Place place) {
-    if (is_four_bit(proto)) {
+  Result<Tensor> read(const pb::TensorProto& proto, const TensorSpec& claimed, Place place) {
+    const TensorSpec spec = stays_packed(proto, claimed) ? packed_spec(proto, claimed) : claimed;
+    if (is_four_bit(proto) && spec == claimed) {
       std::vector<std::byte> stored(static_cast<size_t>(stored_bytes(proto, spec)));
       WEFT_TRY_STATUS(place.file->read_at(place.offset, stored));
       return tensor_from_stored(proto, spec, stored);
@@ -292,6 +303,11 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
 }
 
 }  // namespace
+
+Result<Tensor> zeros_without_memory(const TensorSpec& spec) {
+  WEFT_TRY(auto zeros, map_zeros(spec.bytes().value));
+  return Tensor(spec, std::move(zeros));
+}
 
 Result<OnnxModel> parse_model(ModelFiles& files, const ParseOptions& options) {
   WEFT_TRY(const std::shared_ptr<const RandomAccess> file, files.open_model());

@@ -20,6 +20,9 @@ struct ParseOptions {
   bool may_lack_files = false;
 };
 
+// A tensor of zeros that take no memory: what stands for numbers that are not read.
+Result<dag::Tensor> zeros_without_memory(const dag::TensorSpec& spec);
+
 // The model's file is scanned before memory is taken and what is parsed is scanned again, for someone may
 // rewrite it in between. Corrupted, by name, where two initializers claim the same bytes of a file beside the
 // model, whether or not they are read.

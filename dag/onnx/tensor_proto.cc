@@ -132,6 +132,11 @@ Result<Tensor> four_bit_from_typed(const Proto& proto, const TensorSpec& spec) {
 
 bool is_four_bit(const Proto& proto) { return proto.data_type() == kUint4 || proto.data_type() == kInt4; }
 
+bool stays_packed(const Proto& proto, const TensorSpec& spec) {
+  constexpr int64_t kPackedMin = 4096;  // bytes
+  return is_four_bit(proto) && spec.rank() == 2 && stored_bytes(proto, spec) >= kPackedMin;
+}
+
 int64_t stored_bytes(const Proto& proto, const TensorSpec& spec) {
   return is_four_bit(proto) ? (spec.element_count() + 1) / 2 : spec.bytes().value;
 }

@@ -18,6 +18,9 @@ int32_t dtype_to_onnx(dag::DType dtype);
 
 // Stored numbers of four bits, two in a byte: int4 and uint4. Their tensors here are of eight bits.
 bool is_four_bit(const pb::TensorProto& proto);
+// Whether a model holds the numbers of such an initializer as its file does: those of a matrix that is no
+// small one.
+bool stays_packed(const pb::TensorProto& proto, const dag::TensorSpec& spec);
 // Bytes that the data of a tensor of this spec takes in the file.
 int64_t stored_bytes(const pb::TensorProto& proto, const dag::TensorSpec& spec);
 // Between the file's bytes and the tensor's. REQUIRES: `stored` has stored_bytes().

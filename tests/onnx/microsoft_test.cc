@@ -181,7 +181,7 @@ TEST(Microsoft, RotaryEmbedding) {
 }
 
 TEST(Microsoft, WhatIsNotKnownIsListed) {
-  expect_refused(run_ms("MatMulNBits", {wave({2, 2})}), "com.microsoft.MatMulNBits");
+  expect_refused(run_ms("MatMulBnb4", {wave({2, 2})}), "com.microsoft.MatMulBnb4");
 }
 
 }  // namespace

@@ -243,9 +243,12 @@ com.microsoft.FusedConv 17 f32[1,1,5,5] f32[2,1,3,3] f32[2] f32[1,2,3,3] -> y ac
 com.microsoft.FusedGemm 17 f32[2,3] f32[3,4] f32[4] -> y activation="LeakyRelu" activation_alpha=0.1
 com.microsoft.FusedMatMul 17 f32[3,2] f32[3,4] -> y alpha=0.5 transA=1
 com.microsoft.Gelu 17 f32[2,4] -> y
+com.microsoft.GatherBlockQuantized 17 u8[3,8]=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24 i64[2,2] f32[3,1]=1.0,2.0,0.5 -> y bits=4 block_size=16 gather_axis=0 quantize_axis=1
 com.microsoft.GroupQueryAttention 17 f32[1,3,16] - - - - i32[1]=2 i32[]=3 -> y kv_num_heads=1 num_heads=2
 com.microsoft.GroupQueryAttention 17 f32[1,3,8] f32[1,3,4] f32[1,3,4] - - i32[1]=2 i32[]=3 f32[5,2] f32[5,2] -> yyy do_rotary=1 kv_num_heads=1 num_heads=2 rotary_interleaved=1 softcap=2.0
 com.microsoft.LayerNormalization 17 f32[2,4] f32[4] f32[4] -> yyy axis=-1 epsilon=0.01
+com.microsoft.MatMulNBits 17 f32[2,3,16] u8[2,1,8]=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16 f32[2,1]=0.5,0.25 -> y K=16 N=2 bits=4 block_size=16
+com.microsoft.MatMulNBits 17 f32[3,4] u8[2,1,4]=1,2,3,4,5,6,7,8 f32[2,1]=0.5,0.25 u8[2,1]=100,7 - f32[2] -> y K=4 N=2 bits=8 block_size=4
 com.microsoft.MultiHeadAttention 17 f32[2,3,2,3,4] -> y num_heads=2 unidirectional=1
 com.microsoft.MultiHeadAttention 17 f32[2,3,8] f32[2,4,8] f32[2,4,8] f32[24] i32[2,4] f32[1,2,3,4] -> yyy num_heads=2
 com.microsoft.QuickGelu 17 f32[2,4] -> y alpha=1.5

@@ -1,0 +1,22 @@
+// What a job's `base` says where that is not as the model's file has it: its frozen matrices in fewer bits.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "train/submission.h"
+
+namespace weft::train {
+
+// Writes the job's model so into `folder`, which outlives the job: from then on it is the job's model, with
+// its first weights, and keeps what it has. What was done, in words; nothing where `base` asks for nothing.
+// Errors, with the place in the job file: InvalidArgument where there is no such matrix; what reading and
+// writing say.
+Result<std::optional<std::string>> store_base(configs::Job& job, const std::filesystem::path& folder);
+// The same of a job as it travels, without `init`: `base` is gone.
+Result<std::optional<std::string>> store_base(OpenedJob& opened, const std::filesystem::path& folder);
+
+}  // namespace weft::train
