@@ -192,6 +192,20 @@ finish_job() {  # to the job's end, which must be a good one: RESULT is its stat
   RESULT=$(field status <<<"$LINE")
   wait "$submit_pid" || [ "$RESULT" = stopped ] || fail "weft submit ended with status $?: $LINE"
 }
+# Ends a job that has many more steps than anybody waits for: it still runs when something is to happen to it, though peers
+# are slow to come, and ends within minutes where that never happens. STEPS is how many it made, and FILE what it learnt. Its
+# schedule must not depend on the number.
+stop_job() {  # stop_job FILE
+  "$weft" stop "$job_number" >/dev/null
+  finish_job
+  [ "$RESULT" = stopped ] || fail "the job ended otherwise: $LINE"
+  STEPS=$(field steps <<<"$LINE")
+  "$weft" fetch "$job_number" -o "$1" >/dev/null
+}
+# How many steps the record of a run's rounds has.
+steps_of_record() {  # steps_of_record FILE
+  sed -n 's/^{"steps_before":[0-9]*,"steps":\[\([0-9,]*\)\].*/\1/p' "$1" | tr ',' '\n' | awk '{ sum += $1 } END { print sum + 0 }'
+}
 # Each of the steps 1 to N was committed, in order, and once: the job's log says so.
 steps_are_whole() {  # steps_are_whole N
   "$weft" logs "$job_number" --format json | grep '"event":"step"' | field step |

@@ -8,11 +8,11 @@ source "$(dirname "$0")/cluster.sh"
 cluster_begin
 kills=0
 [ "${1:-}" = --kills ] && kills=$2
-text=$work/corpus.txt
-made_text 100000 >"$text"
-job=examples/gpt/job.yaml
-sets=(--set "data.train.path=$text" --set batch_size=8 --set microbatch_size=2 --set checkpoint=null
-      --set evaluate_every=24 --set gradient_ranges=4)
+take_model gpt3
+mv "$work/job.yaml" "$work/gpt3.yaml"
+job=$work/gpt3.yaml
+sets=(--set batch_size=8 --set microbatch_size=2 --set schedule=null --set checkpoint=null
+      --set "data.test={type: npz, path: $work/data.npz}" --set evaluate_every=24 --set gradient_ranges=4)
 
 # terms NAME STEPS [SET...]: what a run is of, and its bytes on one machine.
 terms() {
@@ -21,6 +21,17 @@ terms() {
 }
 same() {  # same NAME WHAT
   same_file "$2" "$work/$1.local.onnx" "$work/out.onnx"
+}
+# A run that somebody is killed in goes on until it is told to end; as many steps of it on one machine have the same bytes.
+begin_long() {
+  run=("${sets[@]}" --set steps=20000)
+  submit_job "$job" "${run[@]}" --set "replicas=$1" --set placement.stages=1 --set "output=$work/out.onnx"
+}
+end_and_compare() {  # end_and_compare WHAT
+  wait_for_step $((STEP + 10))
+  stop_job "$work/out.onnx"
+  "$weft" local "$job" "${run[@]}" --threads 1 --set "steps=$STEPS" --set "output=$work/ended.local.onnx" >"$work/ended.log"
+  same ended "$1, $STEPS steps"
 }
 replicas_are() {  # of the plan: how many there are
   local seats
@@ -48,28 +59,25 @@ finish_job
 replicas_are 3
 same plain "3 replicas, of which one computes two ranges"
 
-# A net with BatchNorm, where its data is.
-images=/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
-if [ -r "$images" ]; then
-  job=examples/fashion-mnist/job.yaml gpt=("${sets[@]}")
-  sets=(--set epochs=null --set batch_size=32 --set microbatch_size=4 --set schedule.warmup_steps=2 --set evaluate_every=null
-        --set data.test=null --set checkpoint=null --set gradient_ranges=4)
-  terms statistics 8
-  for stages in 1 2; do
-    submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 2}' --set "placement.stages=$stages" --set "output=$work/out.onnx"
-    finish_job
-    replicas_are 2
-    same statistics "2 replicas with running statistics, stages each: $stages"
-  done
-  job=examples/gpt/job.yaml sets=("${gpt[@]}")
-else
-  echo "skipped: fashion-mnist (./dev install data)"
-fi
+# A net with BatchNorm.
+mkdir "$work/net"
+gunzip -c tests/numerics/resnet_small/model.onnx.gz >"$work/net/model.onnx"
+cp tests/numerics/resnet_small/{job.yaml,data.npz} "$work/net/"
+job=$work/net/job.yaml gpt=("${sets[@]}")
+sets=(--set batch_size=16 --set microbatch_size=2 --set gradient_ranges=4)
+terms statistics 8
+for stages in 1 2; do
+  submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 2}' --set "placement.stages=$stages" --set "output=$work/out.onnx"
+  finish_job
+  replicas_are 2
+  same statistics "2 replicas with running statistics, stages each: $stages"
+done
+job=$work/gpt3.yaml sets=("${gpt[@]}")
 
 # One of four peers is killed: a fifth takes its place; then another, and nobody can. Then the broker.
-terms kill 90
 start_peer e --device cpu:1 --listen 127.0.0.1:0
-submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 4}' --set placement.stages=1 --set "output=$work/out.onnx"
+wait_for_peers e
+begin_long '{min: 2, max: 4}'
 wait_for_step 10
 lose_peer "$(one_of $(active_peers))"
 wait_for_recovery
@@ -79,34 +87,34 @@ wait_for_recovery
 end_process KILL "$broker_pid"
 exec {broker_out}<&-
 start_broker --lease 3s
-finish_job
-same kill "replicas of which two were lost, and the broker"
+next_step
+end_and_compare "replicas of which two were lost, and the broker"
 
-# Where a copy would take minutes each replica keeps its own. One is killed: the others have what it had.
+# Where a copy takes longer than a step each replica keeps its own. One is killed: the others have what it had. Then the broker.
 end_process KILL "$broker_pid"
 exec {broker_out}<&-
-start_broker --lease 3s --copy-rate 10Mbit
+start_broker --lease 3s --copy-rate 5Mbit
 for peer in f g; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
 wait_for_log "$work/g.log" 'info joined'
-terms kept 120
-submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 3}' --set placement.stages=1 --set "output=$work/out.onnx"
+begin_long '{min: 2, max: 3}'
 wait_for_step 60
 lose_peer "$(one_of $(active_peers))"
 wait_for_event 'going on from the copy of step'
 [[ $LINE =~ ,\ ([0-9]+)\ committed\ steps?\ (is|are)\ done ]] || fail "it does not say what is done again: $LINE"
 [ "${BASH_REMATCH[1]}" -le 30 ] || fail "${BASH_REMATCH[1]} steps were done again, and the others had all of it"
 wait_for_recovery
-finish_job
-same kept "replicas that keep copies themselves, of which one was lost"
+end_process KILL "$broker_pid"
+exec {broker_out}<&-
+start_broker --lease 3s --copy-rate 5Mbit
+next_step
+end_and_compare "replicas that keep copies themselves, of which one was lost, and the broker"
 
-terms one 60
 for ((n = 0; n < kills; ++n)); do
   start_peer "k$n" --device cpu:1 --listen 127.0.0.1:0
-  submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 3}' --set placement.stages=1 --set "output=$work/out.onnx"
+  begin_long '{min: 2, max: 3}'
   wait_for_step $((3 + 5 * n))
   lose_peer "$(one_of $(active_peers))"
   wait_for_recovery
-  finish_job
-  same one "replicas of which one was lost at step $((3 + 5 * n))"
+  end_and_compare "replicas of which one was lost at step $((3 + 5 * n))"
 done
 echo "exact_replicas: all the same"
