@@ -71,10 +71,12 @@ class Reader {
     return finish(*dtype);
   }
 
-  // A half that is widened.
+  // Halves that fewer_bits.cc made of a weight, which has its name behind the Cast. Others are weights by
+  // themselves.
   std::optional<StoredWeight> cast() {
     if (!take(0, weight_.form.numbers) || int_of(node_, "to", 0) != pb::TensorProto::FLOAT)
       return std::nullopt;
+    if (weight_.form.numbers.name != node_.output(0) + std::string(kRoundedHalf)) return std::nullopt;
     const TensorSpec& numbers = weight_.form.numbers.spec;
     if (!is_half(numbers.dtype) || numbers.rank() != 2 || numbers.element_count() == 0) return std::nullopt;
     matrix() = {.rows = numbers.shape[0], .columns = numbers.shape[1], .numbers = numbers.dtype};

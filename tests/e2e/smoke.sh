@@ -347,6 +347,13 @@ before +@ +@ +- +- +-
 (adapters|whole), one machine +@ +@ +@ +- +@ [KM]iB
 (adapters|whole), three peers +@ +@ +@ +@ MiB +-
 FORM
+row adapters-large 4 env MEMORY=512MiB SIZE='--layers 3 --width 256 --inner 512 --heads 2 --vocabulary 256 --length 16' bench/adapters/large.sh <<'FORM'
+model: @ MiB beside @ KiB
+submitted in @ s, planned @ s later; the step took @ s
+who +peak MiB +plan MiB
+(client|broker) +@ +-
+[abc] +@ +@
+FORM
 row weights 5 env SIZE='--layers 1 --width 64 --heads 2 --vocabulary 500 --length 16' RATE=1Gbit bench/weights/run.sh <<'FORM'
 model.onnx: @ MiB; published: @ MiB
 who has the weights +sent to broker +peers fetched +seconds
