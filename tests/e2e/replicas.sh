@@ -5,11 +5,10 @@
 # usage: replicas.sh [--quick]
 source "$(dirname "$0")/cluster.sh"
 cluster_begin
-text=$work/corpus.txt
-made_text 100000 >"$text"
-job=examples/gpt/job.yaml
-sets=(--set "data.train.path=$text" --set batch_size=4 --set microbatch_size=2 --set checkpoint=null
-      --set evaluate_every=24)
+take_model gpt3
+job=$work/job.yaml
+sets=(--set batch_size=4 --set microbatch_size=2 --set checkpoint=null
+      --set "data.test={type: npz, path: $work/data.npz}" --set evaluate_every=24)
 
 # terms NAME REPLICAS STEPS SYNC: what a run is of, and its bytes on one machine.
 terms() {
@@ -49,7 +48,8 @@ terms chosen 2 47 "{every: 6, $chosen, codec: \"topk:0.05:int8\"}"
 same_file "2 replicas with $chosen, as the planner chose" "$work/chosen.local.onnx" "$work/out.onnx"
 
 # One of four peers with a stage of two replicas is killed; a fifth takes the stage.
-terms kill 2 96 '{every: 6, codec: int8}'
+# So many steps that it still runs when there is somebody to be killed, and to be stopped.
+terms kill 2 600 '{every: 6, codec: int8}'
 start_peer e --device cpu:1 --listen 127.0.0.1:0
 submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
 wait_for_step 20
