@@ -244,13 +244,13 @@ class Rewriting {
   // A Cast to float32 where a matrix is first read.
   void widen_before(const pb::NodeProto& node, std::vector<pb::NodeProto>& nodes) {
     for (const std::string& input : node.input()) {
-      if (!chosen_.contains(input) || parts_.contains(input + "_bf16")) continue;
+      if (!chosen_.contains(input) || parts_.contains(input + std::string(kRoundedHalf))) continue;
       parts_.emplace(
-          input + "_bf16",
+          input + std::string(kRoundedHalf),
           Part{.source = input, .what = Part::What::Brain, .spec = {DType::BF16, spec(input).shape}});
       pb::NodeProto& cast = nodes.emplace_back();
       cast.set_op_type("Cast");
-      cast.add_input(input + "_bf16");
+      cast.add_input(input + std::string(kRoundedHalf));
       cast.add_output(input);
       set_int(cast, "to", pb::TensorProto::FLOAT);
     }

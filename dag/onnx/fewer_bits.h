@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -12,6 +13,10 @@
 #include "dag/tensor.h"
 
 namespace weft::onnx {
+
+// What ends the name of an initializer in BF16 that was made of another type's, which the Cast behind it is
+// called.
+inline constexpr std::string_view kRoundedHalf = "_bf16";
 
 struct FewerBits {
   int bits = 4;  // 4, 8: integers with a scale for each block; 16: BF16

@@ -16,6 +16,11 @@ namespace weft::onnx {
 namespace {
 using dag::InitializerRole;
 
+bool has_open_batch(const pb::ValueInfoProto& info) {
+  const auto& shape = info.type().tensor_type().shape();
+  return shape.dim_size() > 0 && !shape.dim(0).has_dim_value();
+}
+
 class Import {
  public:
   Import(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table)
@@ -133,11 +138,6 @@ class Import {
     WEFT_TRY(Items moved, emitter_.emit_all(OpKind::Transpose, {std::move(item)}, {{Attr::Perm, perm}},
                                             name + " by samples"));
     return std::move(moved.front());
-  }
-
-  static bool has_open_batch(const pb::ValueInfoProto& info) {
-    const auto& shape = info.type().tensor_type().shape();
-    return shape.dim_size() > 0 && !shape.dim(0).has_dim_value();
   }
 
   Status add_inputs() {

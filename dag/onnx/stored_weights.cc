@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "dag/onnx/fewer_bits.h"
 #include "dag/onnx/parse.h"
 #include "dag/onnx/stored_nodes.h"
 #include "dag/onnx/structure.h"

@@ -1,6 +1,6 @@
 // Matrices of weights that a file keeps in fewer bits than they are computed in, as operators say it:
-// DequantizeLinear, and Cast of halves, of ONNX, MatMulNBits and GatherBlockQuantized of com.microsoft. Each
-// is a weight of the model by a name of its own, whose numbers nobody trains.
+// DequantizeLinear of ONNX, MatMulNBits and GatherBlockQuantized of com.microsoft, and the Casts that
+// fewer_bits.h writes. Each is a weight of the model by a name of its own, whose numbers nobody trains.
 #pragma once
 
 #include <map>

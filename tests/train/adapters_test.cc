@@ -15,10 +15,12 @@
 #include "data/safetensors.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "peer/backend/reference/reference_kernels.h"
 #include "tests/onnx/models.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
 #include "train/adapter_files.h"
+#include "train/prepare.h"
 #include "train/trainer.h"
 
 namespace weft {
@@ -320,6 +322,33 @@ TEST_F(AdapterJobs, AHalfStaysAHalf) {
   EXPECT_GT(result->merge->merged, 1e-5) << "it was rounded";
   const auto merged = onnx::read_model(result->output);
   EXPECT_EQ(merged->weights().at("head.weight").dtype(), dag::DType::BF16);
+}
+
+// Kept as the file has it, or as float32: nothing else is different.
+TEST_F(AdapterJobs, AHalfThatIsKeptLearnsTheSame) {
+  write_half_job(scratch_.folder(), 0.1f);
+  std::vector<std::string> bytes;
+  std::vector<double> losses;
+  for (const char* store : {"base={store: as_is}", "base={store: float32}"}) {
+    const std::string sets[] = {store};
+    const auto job = configs::load_job(scratch_.folder() / "job.yaml", sets);
+    ASSERT_TRUE(job.has_value()) << job.error().message;
+    const auto result = train::train(*job, *cpu(), {}, [&](const train::Event& event) {
+      if (const auto* step = std::get_if<train::StepEvent>(&event)) losses.push_back(step->loss);
+    });
+    ASSERT_TRUE(result.has_value()) << result.error().message;
+    bytes.push_back(test::read_file(result->output));
+    const auto model = onnx::read_model(job->model);
+    const auto dataset = data::open_dataset(*job->train);
+    const auto prepared = train::prepare_training(*job, *model, **dataset, peer::evaluate_reference);
+    ASSERT_TRUE(prepared.has_value()) << prepared.error().message;
+    const auto is_stored = [](const dag::Op& op) { return op.kind == dag::OpKind::StoredMatMul; };
+    EXPECT_EQ(std::any_of(prepared->graph.ops().begin(), prepared->graph.ops().end(), is_stored),
+              bytes.size() == 1);
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
+  ASSERT_EQ(losses.size(), 12u);
+  EXPECT_TRUE(std::equal(losses.begin(), losses.begin() + 6, losses.begin() + 6));
 }
 
 TEST_F(AdapterJobs, WhatAHalfLosesIsSaid) {
