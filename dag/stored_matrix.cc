@@ -103,6 +103,7 @@ Result<StoredMatrix> stored_matrix(const ShapeContext& context, size_t first) {
 
 StoredMatrix stored_matrix_of(const Graph& graph, const Op& op, size_t first) {
   std::vector<const TensorSpec*> specs;
+  specs.reserve(op.inputs.size());
   for (const ValueId input : op.inputs) specs.push_back(input.valid() ? &graph.spec(input) : nullptr);
   return stored_matrix({specs, op.attributes}, first).value();
 }

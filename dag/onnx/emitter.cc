@@ -131,7 +131,11 @@ ValueId Emitter::materialise(Item& item) {
   auto [entry, is_new] = leaves_.try_emplace(key);
   if (is_new) {
     if (!item.initializer.empty()) {
-      entry->second = builder_.initializer(item.initializer, item.spec, dag::InitializerRole::Buffer);
+      // Where a stored weight is made of it, it is there already.
+      const dag::Initializer* there = builder_.graph().find_initializer(item.initializer);
+      entry->second = there != nullptr
+                          ? there->value
+                          : builder_.initializer(item.initializer, item.spec, dag::InitializerRole::Buffer);
     } else {
       entry->second = builder_.constant(*item.known);
       if (!small) kept_.push_back(*item.known);

@@ -78,8 +78,7 @@ Result<Item> NodeContext::whole(const StoredWeight& weight) {
   if (const auto found = state_.whole.find(weight.name); found != state_.whole.end()) return found->second;
   const dag::StoredMatrix& matrix = weight.form.matrix;
   const TensorSpec spec{weight.dtype, {matrix.rows, matrix.columns}};
-  if (state_.emitter.builder().graph().find_initializer(weight.name) != nullptr &&
-      weight.name != weight.form.numbers.name)
+  if (state_.emitter.builder().graph().find_initializer(weight.name) != nullptr)
     return invalid("the name '" + weight.name.substr(0, 128) + "' is that of another initializer");
   const ValueId id = state_.emitter.builder().initializer(weight.name, spec, InitializerRole::Frozen);
   state_.stored[weight.name] = weight.form;

@@ -29,14 +29,17 @@ bool has(const pb::NodeProto& node, int operand) {
 bool is_byte(DType dtype) { return dtype == DType::I8 || dtype == DType::U8; }
 bool is_up_to_single(DType dtype) { return dtype == DType::F32 || is_half(dtype); }
 
-// What ends a name that only says that there are fewer bits.
+// What ends a name that only says that there are fewer bits. A name of another kind gets an end: the numbers
+// and the weight are two things, and files that merge adapters have both.
 constexpr std::string_view kEndings[] = {"_Q4", "_Q8", "_quant", "_quantized"};
 std::string whole_name(const HeldSpecs& held, const std::string& numbers) {
   for (const std::string_view ending : kEndings)
     if (numbers.size() > ending.size() && numbers.ends_with(ending))
       if (std::string name = numbers.substr(0, numbers.size() - ending.size()); !held.contains(name))
         return name;
-  return numbers;
+  std::string name = numbers + "_whole";
+  while (held.contains(name)) name += "_";
+  return name;
 }
 
 class Reader {

@@ -208,6 +208,30 @@ TEST(StoredWeights, DequantizeLinearInEveryArrangement) {
   }
 }
 
+// Numbers whose name says nothing of bits, and that something else reads, too.
+TEST(StoredWeights, NamesOfAllKindsAreTakenApart) {
+  for (const bool keeps : {false, true}) {
+    Product made;
+    for (auto& proto : *made.maker.graph().mutable_initializer())
+      if (proto.name() == "layer.weight_Q4") proto.set_name("numbers");
+    made.maker.graph().mutable_node(0)->set_input(1, "numbers");
+    attribute(made.maker.node("Cast", {"numbers"}, {"seen"}), "to", int64_t{pb::TensorProto::FLOAT});
+    made.maker.output("seen");
+    ImportOptions options = training_options();
+    options.keep_stored = keeps;
+    const auto imported = import_bytes(made.maker.bytes(), options);
+    ASSERT_TRUE(imported.has_value()) << imported.error().message;
+    EXPECT_EQ(imported->stored.contains("numbers_whole"), keeps);
+    const dag::Graph graph = store(imported->graph, imported->stored, dag::op_table());
+    dag::Weights weights = imported->weights;
+    const dag::Tensor x = wave({2, 3, 64});
+    const auto values = run_graph(graph, weights, {{"x", x}});
+    ASSERT_TRUE(values.has_value()) << values.error().message;
+    expect_near(to_doubles(values->at("y")), product(x, made.weight(false), 6, 64));
+    EXPECT_EQ(to_doubles(values->at("seen"))[5], static_cast<uint8_t>(made.numbers[5]));
+  }
+}
+
 TEST(StoredWeights, AChangedOneIsWholeInTheFileThatIsWritten) {
   const Product made(true);
   const auto model = read_bytes(made.maker.bytes());
@@ -226,19 +250,26 @@ TEST(StoredWeights, AChangedOneIsWholeInTheFileThatIsWritten) {
 }
 
 // What is rounded is within half a step, and products are those of what is rounded.
+dag::Tensor drawn(const dag::Shape& shape, uint64_t seed) {
+  Rng rng(seed, /*stream=*/4);
+  dag::Tensor tensor({DType::F32, shape});
+  for (float& number : tensor.mutable_as<float>()) number = static_cast<float>(2 * rng.uniform() - 1);
+  return tensor;
+}
+
 TEST(FewerBits, EachNumberIsTheNearestStep) {
   ModelMaker maker(17);
   maker.input("x", {2, 3}, pb::TensorProto::INT64).output("y");
-  add_tensor(maker, "table", wave({10, 32}, 0.3));
-  add_tensor(maker, "up", wave({32, 48}, 0.1));
-  add_tensor(maker, "down", wave({32, 48}, 0.7));
-  add_tensor(maker, "odd", wave({32, 7}, 0.7));
+  add_tensor(maker, "table", drawn({10, 32}, 5));
+  add_tensor(maker, "up", drawn({32, 48}, 2));
+  add_tensor(maker, "down", drawn({32, 48}, 4));
+  add_tensor(maker, "odd", drawn({32, 7}, 3));
   maker.node("Gather", {"table", "x"}, {"rows"});
   maker.node("MatMul", {"rows", "up"}, {"wide"});
   maker.node("Transpose", {"down"}, {"turned"});
   maker.node("MatMul", {"wide", "turned"}, {"narrow"});
   maker.node("MatMul", {"narrow", "odd"}, {"seven"});
-  add_tensor(maker, "last", wave({7, 5}, 0.7));
+  add_tensor(maker, "last", drawn({7, 5}, 4));
   maker.node("MatMul", {"seven", "last"}, {"y"});
   const auto folder = fresh_folder("fewer_bits");
   const auto model = read_bytes(maker.bytes());

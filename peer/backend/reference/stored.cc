@@ -9,6 +9,7 @@ namespace {
 
 dag::StoredMatrix matrix_of(const Call& c, size_t first) {
   std::vector<const dag::TensorSpec*> specs;
+  specs.reserve(c.inputs.size());
   for (size_t i = 0; i < c.inputs.size(); ++i) specs.push_back(c.has(i) ? &c.in(i).spec : nullptr);
   return dag::stored_matrix({specs, c.attributes}, first).value();
 }

@@ -62,14 +62,14 @@ float zero_at(const StoredArgs& args, int64_t i) {
   return static_cast<float>((four ^ flip) - flip);
 }
 
+template <typename Nearest>
+void map_all(int64_t count, float* out, const Nearest& nearest) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = nearest(out[i]);
+}
 void round_to(int kind, int64_t count, float* out) {
-  if (kind == kStoredF16) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) out[i] = nearest_f16(out[i]);
-  } else if (kind == kStoredBF16) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) out[i] = nearest_bf16(out[i]);
-  }
+  if (kind == kStoredF16) map_all(count, out, [](float x) WEFT_LOOP_LAMBDA { return nearest_f16(x); });
+  if (kind == kStoredBF16) map_all(count, out, [](float x) WEFT_LOOP_LAMBDA { return nearest_bf16(x); });
 }
 
 // A stretch of a row that has a scale for each column.
