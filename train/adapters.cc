@@ -197,7 +197,7 @@ onnx::TrainedTensors merge_adapters(const Adapters& adapters, const onnx::Traine
   merged.read = [base, trained, by_weight](const std::string& name, const onnx::ByteSink& sink) -> Status {
     const auto at = by_weight.find(name);
     if (at == by_weight.end()) return trained.read(name, sink);
-    WEFT_TRY(const dag::Tensor weight, read_float(base, name));
+    WEFT_TRY(dag::Tensor weight, read_float(base, name));
     const dag::Shape& shape = weight.shape();
     if (shape.size() < 2 || std::any_of(shape.begin() + 2, shape.end(), [](int64_t d) { return d != 1; }))
       return fail(ErrorCode::InvalidArgument,
@@ -208,7 +208,7 @@ onnx::TrainedTensors merge_adapters(const Adapters& adapters, const onnx::Traine
       return fail(ErrorCode::InvalidArgument, "the adapter of '" + name + "' is " + to_string(a.spec()) +
                                                   " and " + to_string(b.spec()) + ", and does not fit " +
                                                   to_string(weight.spec()));
-    return sink(dag::merge(at->second, weight, a, b).bytes());
+    return sink(dag::merge(at->second, std::move(weight), a, b).bytes());
   };
   return merged;
 }

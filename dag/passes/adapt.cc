@@ -294,12 +294,12 @@ Result<Adapted> adapt(const Graph& graph, const AdapterTerms& terms, bool trains
   return adapted;
 }
 
-Tensor merge(const Adapter& adapter, const Tensor& weight, const Tensor& a, const Tensor& b) {
+Tensor merge(const Adapter& adapter, Tensor weight, const Tensor& a, const Tensor& b) {
   const auto [in, out] = sides(adapter, weight.shape());
   const auto rank = static_cast<size_t>(adapter.rank), columns = static_cast<size_t>(in);
-  const std::span<const float> w = weight.as<float>(), left = b.as<float>(), right = a.as<float>();
-  Tensor merged(weight.spec());
-  const std::span<float> result = merged.mutable_as<float>();
+  const std::span<const float> left = b.as<float>(), right = a.as<float>();
+  if (weight.is_shared()) weight = Tensor(weight.spec(), weight.bytes());
+  const std::span<float> w = weight.mutable_as<float>();
   std::vector<double> row(columns);
   for (size_t o = 0; o < static_cast<size_t>(out); ++o) {
     std::fill(row.begin(), row.end(), 0.0);
@@ -308,10 +308,10 @@ Tensor merge(const Adapter& adapter, const Tensor& weight, const Tensor& a, cons
         row[i] += static_cast<double>(left[o * rank + r]) * static_cast<double>(right[r * columns + i]);
     for (size_t i = 0; i < columns; ++i) {
       const size_t at = adapter.in_first ? i * static_cast<size_t>(out) + o : o * columns + i;
-      result[at] = static_cast<float>(static_cast<double>(w[at]) + adapter.scale() * row[i]);
+      w[at] = static_cast<float>(static_cast<double>(w[at]) + adapter.scale() * row[i]);
     }
   }
-  return merged;
+  return weight;
 }
 
 }  // namespace weft::dag

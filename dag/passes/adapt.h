@@ -52,7 +52,8 @@ struct Adapted {
 // adapter, where the rank is above the smaller side, or where the weight has an adapter.
 Result<Adapted> adapt(const Graph& graph, const AdapterTerms& terms, bool trains, const OpTable& table);
 
-// W + scale * B A as it lies in the file, each sum in double. REQUIRES: all F32 and of the adapter's shapes.
-Tensor merge(const Adapter& adapter, const Tensor& weight, const Tensor& a, const Tensor& b);
+// W + scale * B A as it lies in the file, each sum in double; in the weight's own bytes where nobody else holds
+// them. REQUIRES: all F32 and of the adapter's shapes.
+Tensor merge(const Adapter& adapter, Tensor weight, const Tensor& a, const Tensor& b);
 
 }  // namespace weft::dag
