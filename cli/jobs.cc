@@ -42,7 +42,7 @@ struct JobOptions {
   uint32_t count = 0;
   std::string peer;  // peers ban, unban
   bool follow = false, verbose = false, watch = false, links = false, all = false;
-  std::string output, also;  // fetch
+  std::string output, also, merged;  // fetch
   HeardOptions heard;
   bool json() const { return format == "json"; }
 };
@@ -221,7 +221,8 @@ Result<int> run_fetch(const JobOptions& options) {
     WEFT_TRY_STATUS(fetch_predictions(client, result, order, options.output));
     end.step = result.sample_count;
   } else {
-    WEFT_TRY(const auto written, fetch_trained(client, result, model_path, options.output));
+    WEFT_TRY(const auto written,
+             fetch_trained(client, result, model_path, options.output, merged_as(options.merged)));
     if (!options.also.empty()) WEFT_TRY_STATUS(write_also(result, written.trained, options.also));
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
@@ -296,6 +297,11 @@ void add_job_commands(CommandLine program, Command& chosen) {
   CommandLine fetch =
       with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch));
   fetch.option("-o,--output", options->output, "where to").required();
+  fetch
+      .option("--merged", options->merged,
+              "the type of weights that adapters were merged into; otherwise the file's, and float16 for "
+              "int8 and int4")
+      .one_of(merged_types());
   fetch.option("--also", options->also, "write the learnt weights as a file of tensors, too: w.safetensors");
   CommandLine peers = add_with_broker("peers", "list the broker's peers", run_peers);
   peers.flag("--all", options->all, "those too that have been gone for over an hour");

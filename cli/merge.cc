@@ -5,6 +5,7 @@
 #include "cli/exit_codes.h"
 #include "cli/json_event.h"
 #include "cli/report.h"
+#include "cli/results.h"
 #include "train/adapter_files.h"
 
 namespace weft::cli {
@@ -12,11 +13,15 @@ namespace {
 
 struct MergeOptions {
   std::string model, folder, output;
+  std::string merged;
+  bool links = false;
   std::string format = "text";
 };
 
 Result<int> run_merge(const MergeOptions& options) {
-  WEFT_TRY(const size_t count, train::merge_files(options.model, options.folder, options.output));
+  configs::OutputForm form = merged_as(options.merged);
+  form.links_base = options.links;
+  WEFT_TRY(const size_t count, train::merge_files(options.model, options.folder, options.output, form));
   if (options.format == "json")
     print_event(R"({"event":"result","status":"completed","adapters":)" + std::to_string(count) +
                 R"(,"output":)" + json_string(options.output) + "}");
@@ -37,6 +42,12 @@ void add_merge(CommandLine program, Command& chosen) {
               "their folder: adapter_config.json and adapter_model.safetensors, of weft or of PEFT")
       .required();
   command.option("-o,--output", options->output, "the merged model").required();
+  command
+      .option("--merged", options->merged,
+              "the type of the weights that change; otherwise the file's, and float16 for int8 and int4")
+      .one_of(merged_types());
+  command.flag("--link", options->links,
+               "leave external data that does not change in the model's files, which are then to stay");
   command.format(options->format);
   command.runs(chosen, [options] { return run_merge(*options); });
 }

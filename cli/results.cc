@@ -63,7 +63,7 @@ Result<train::Adapters> adapters_of(const proto::JobResult& result) {
 }  // namespace
 
 Result<FetchedFiles> fetch_trained(Client& client, const proto::JobResult& result, const fs::path& model,
-                                   const fs::path& output) {
+                                   const fs::path& output, const configs::OutputForm& form) {
   WEFT_TRY(const auto folder, TemporaryFolder::make());
   WEFT_TRY(const std::shared_ptr<storage::BlobStore> store,
            storage::BlobStore::open(folder->path() / "blobs"));
@@ -82,15 +82,22 @@ Result<FetchedFiles> fetch_trained(Client& client, const proto::JobResult& resul
   };
   WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
   WEFT_TRY(const train::Adapters adapters, adapters_of(result));
-  if (adapters.empty()) {
-    WEFT_TRY(onnx::WrittenFiles written, onnx::write_trained_tensors(opened, trained, output));
-    return FetchedFiles{std::move(written), {}};
-  }
-  const fs::path adapter = train::adapter_folder(output);
-  WEFT_TRY_STATUS(train::write_adapters(adapter, adapters, trained, model.filename().string()));
-  WEFT_TRY(onnx::WrittenFiles written,
-           train::write_merged(opened, adapters, train::tensors_of(opened), trained, output));
+  const fs::path adapter = adapters.empty() ? fs::path() : train::adapter_folder(output);
+  if (!adapters.empty())
+    WEFT_TRY_STATUS(train::write_adapters(adapter, adapters, trained, model.filename().string()));
+  WEFT_TRY(onnx::WrittenFiles written, train::write_merged(opened, adapters, train::tensors_of(opened),
+                                                           trained, {output, form, model.parent_path()}));
   return FetchedFiles{std::move(written), adapter};
+}
+
+std::vector<std::string> merged_types() { return {"float32", "float16", "bfloat16"}; }
+
+configs::OutputForm merged_as(const std::string& type) {
+  configs::OutputForm form;
+  if (type == "float32") form.merged = dag::DType::F32;
+  if (type == "float16") form.merged = dag::DType::F16;
+  if (type == "bfloat16") form.merged = dag::DType::BF16;
+  return form;
 }
 
 Status write_also(const proto::JobResult& result, const fs::path& trained, const fs::path& weights) {

@@ -20,9 +20,15 @@ struct FetchedFiles : onnx::WrittenFiles {
 };
 // Brings the trained parameters and running statistics, and writes them in place of the model's: a piece of a
 // tensor at a time is held, what has come lies in a temporary folder until all has. Errors as of
-// onnx::write_trained, and of the connection.
+// train::write_merged, and of the connection.
 Result<FetchedFiles> fetch_trained(Client& client, const proto::JobResult& result,
-                                   const std::filesystem::path& model, const std::filesystem::path& output);
+                                   const std::filesystem::path& model, const std::filesystem::path& output,
+                                   const configs::OutputForm& form = {});
+
+// What `--merged TYPE` means: how weights are written that adapters were merged into. Empty: as a job that
+// says nothing.
+configs::OutputForm merged_as(const std::string& type);
+std::vector<std::string> merged_types();  // that it takes
 
 // Writes what a job has learnt, whose trained model is at `trained`, as a file of tensors
 // (train/weights_file.h), and says so.

@@ -317,7 +317,7 @@ class Submit {
       report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
       return kExitOk;
     }
-    WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output));
+    WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output, job.output_form));
     if (!options_.also.empty()) WEFT_TRY_STATUS(write_also(result, job.output, options_.also));
     if (!followed.plans.empty()) WEFT_TRY_STATUS(write_record(job, followed.plans, result.step));
     train::ResultEvent event;

@@ -248,19 +248,6 @@ void read_compression(MapReader& root, Problems& problems, Job& job) {
   reader.finish();
 }
 
-void read_output(MapReader& root, const PathRules& rules, Job& job) {
-  const bool predict = job.task == Task::Predict;
-  const Node* node = predict ? root.require("output", "name the npz file to write") : root.take("output");
-  const auto text = node ? root.parse_text(*node, "output") : std::optional<std::string>("trained.onnx");
-  if (!text) return;
-  job.output = rules.resolve(*text, node ? node->where : Location{});
-  const auto folder = job.output.has_parent_path() ? job.output.parent_path() : std::filesystem::path(".");
-  std::error_code code;
-  if (rules.check_files && !std::filesystem::is_directory(folder, code))
-    root.problem(node ? node->where : root.where(),
-                 "`output`: there is no folder " + folder.string() + "; make it first", ErrorCode::NotFound);
-}
-
 void take_patterns(MapReader& root, const char* key, std::vector<std::string>& patterns) {
   if (const Node* node = root.take(key))
     patterns = root.parse_patterns(*node, key, /*least=*/0, "[\"*.cos\", \"mask*\"]");
@@ -299,7 +286,7 @@ void read_work(MapReader& root, const PathRules& rules, Problems& problems, Job&
   if (job.task == Task::Train) read_training(root, rules, problems, job);
   read_precision(root, job);
   read_compression(root, problems, job);
-  read_output(root, rules, job);
+  read_output(root, rules, problems, job);
   if (const Node* serve = root.take("serve"))
     root.problem(serve->where, "`serve` goes with `task: serve`; take it away, or serve the model");
 }

@@ -127,6 +127,12 @@ struct WhatIsTrained {
   BaseTerms base;
 };
 
+// How the trained file is written: `output.base` and `output.merged`.
+struct OutputForm {
+  bool links_base = false;             // data that was not trained stays in the model's external files
+  std::optional<dag::DType> merged{};  // of weights that adapters were merged into; F32, F16 or BF16
+};
+
 // Its terms of training, its borders and what is trained are members like the others.
 struct Job : dag::TrainingTerms, dag::Borders, WhatIsTrained {
   std::string source;             // the file's name, for messages
@@ -147,6 +153,7 @@ struct Job : dag::TrainingTerms, dag::Borders, WhatIsTrained {
   std::optional<uint64_t> epochs;
   bool shuffle = true;
   std::filesystem::path output;
+  OutputForm output_form;
   PlacementTerms placement;
   replicas::ReplicaTerms replicas;  // of as many as there are at least; `weft local` computes these
   ReplicaChoice replica_choice;

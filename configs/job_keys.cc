@@ -52,15 +52,6 @@ constexpr JobKey kFile[] = {
     {.path = "task",
      .meaning = "What is done with the model. `serve` answers requests until it is stopped.",
      .example = "task: train"},
-    {.path = "output",
-     .meaning =
-         "The file that is written: the trained model, or for `task: predict` the npz file with an array for "
-         "each output, which has to be named. Its folder must exist. Given by `--set`, the path is relative "
-         "to "
-         "the current folder.",
-     .example = "output: trained.onnx",
-     .otherwise = "trained.onnx",
-     .otherwise_words = "`trained.onnx`; with `task: predict` it is required"},
     {.path = "seed",
      .meaning = "The seed of the order of samples, of Dropout and of random ops.",
      .example = "seed: 7",
@@ -481,6 +472,7 @@ std::span<const JobKeySection> job_key_sections() {
       {"Steps", "", kSteps},
       {"What is trained, and how", "", kOptimizer},
       {"Adapters", "", adapter_job_keys()},
+      {"What is written", "", output_job_keys()},
       {"Replicas",
        "Over slow lines several copies of a model, each on machines near each other, learn faster than one "
        "that "

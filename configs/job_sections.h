@@ -29,6 +29,8 @@ void read_rename(MapReader& reader, const Node& node, std::string_view key, Rena
 // job_adapters.cc: behind `train` and `freeze`, which it goes without
 void read_adapters(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
 void read_base(MapReader& root, Problems& problems, Job& job);
+// job_output.cc: what else the job says is known
+void read_output(MapReader& root, const PathRules& rules, Problems& problems, Job& job);
 // job_optimizer.cc
 void read_optimizer(MapReader& root, Problems& problems, Job& job);
 void read_schedule(MapReader& root, Problems& problems, Job& job);

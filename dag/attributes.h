@@ -56,7 +56,8 @@
   ATTR(Strides, strides, Integers)                      /* one a spatial dim */ \
   ATTR(TransA, trans_a, Integer)                        /* 0/1: the last two dims of the operand are swapped */ \
   ATTR(TransB, trans_b, Integer)                        /* 0/1 */ \
-  ATTR(Value, value, Number)
+  ATTR(Value, value, Number) \
+  ATTR(Zero, zero, Integer)                             /* the stored number that stands for 0 */
 // clang-format on
 
 namespace weft::dag {

@@ -52,7 +52,7 @@ Attributes StoredMatrix::attributes() const {
   attributes.set(Attr::Bits, bits);
   attributes.set(Attr::Sizes, Ints{block_rows, block_columns});
   attributes.set(Attr::DType, static_cast<int64_t>(rounded));
-  if (zero_of_all != 0) attributes.set(Attr::Count, zero_of_all);
+  if (zero_of_all != 0) attributes.set(Attr::Zero, zero_of_all);
   return attributes;
 }
 
@@ -92,9 +92,9 @@ Result<StoredMatrix> stored_matrix(const ShapeContext& context, size_t first) {
   matrix.scale = context.in(first + 1).dtype;
   matrix.has_zero = context.has(first + 2);
   if (matrix.has_zero) matrix.zero_bits = matrix.zero_bits_of(context.in(first + 2).element_count());
-  matrix.zero_of_all = context.attributes.get_int(Attr::Count);
+  matrix.zero_of_all = context.attributes.get_int(Attr::Zero);
   if (matrix.zero_of_all < -128 || matrix.zero_of_all > 255 || (matrix.has_zero && matrix.zero_of_all != 0))
-    return refuse("attribute count is no zero of all numbers");
+    return refuse("attribute zero is none of the numbers, or there is a zero for each block");
   WEFT_TRY_STATUS(need(context, first, matrix.numbers_spec()));
   WEFT_TRY_STATUS(need(context, first + 1, matrix.scale_spec()));
   if (matrix.has_zero) WEFT_TRY_STATUS(need(context, first + 2, matrix.zero_spec()));

@@ -2,6 +2,7 @@
 // the adapters apart, and of the base alone.
 #pragma once
 
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -21,7 +22,7 @@ struct MergeCheck {
   double merged = 0;   // of the merged model from the base with adapters
   double base = 0;     // of the base without them
   double largest = 0;  // magnitude of an output
-  bool is_good() const { return !(merged > base); }
+  bool is_good() const { return merged <= base && merged < INFINITY; }
 };
 // "1.2e-06 from the adapters' own, 0.31 from the base's": of the merged outputs.
 std::string describe(const MergeCheck& check);

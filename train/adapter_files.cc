@@ -380,11 +380,13 @@ Result<AdapterFolder> read_adapter_folder(const fs::path& folder, const onnx::On
   return AdapterFolder{*std::move(adapters), std::move(tensors)};
 }
 
-Result<size_t> merge_files(const fs::path& model, const fs::path& folder, const fs::path& output) {
+Result<size_t> merge_files(const fs::path& model, const fs::path& folder, const fs::path& output,
+                           const configs::OutputForm& form) {
   WEFT_TRY_STATUS(check_trained_output(output, files_of_model(model)));
   WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
   WEFT_TRY(const AdapterFolder read, read_adapter_folder(folder, opened));
-  const auto written = write_merged(opened, read.adapters, tensors_of(opened), read.tensors, output);
+  const auto written = write_merged(opened, read.adapters, tensors_of(opened), read.tensors,
+                                    {output, form, model.parent_path()});
   if (!written) return fail(written.error());
   return read.adapters.size();
 }

@@ -44,6 +44,6 @@ Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder, c
 
 // Writes the model with the folder's adapters merged into it. How many they are.
 Result<size_t> merge_files(const std::filesystem::path& model, const std::filesystem::path& folder,
-                           const std::filesystem::path& output);
+                           const std::filesystem::path& output, const configs::OutputForm& form = {});
 
 }  // namespace weft::train

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -151,17 +152,81 @@ onnx::TrainedTensors tensors_of(const onnx::OnnxModel& model) {
   return put_over(tensors, onnx::widened(model));
 }
 
+namespace {
+
+// The dtype in which the file is to have a weight that was merged into; nothing where it has it so.
+std::optional<dag::DType> merged_dtype(const onnx::OnnxModel& model, const onnx::StoredWeights& stored,
+                                       const std::string& weight, std::optional<dag::DType> asked) {
+  const auto at = stored.find(weight);
+  const auto plain = model.weights().find(weight);
+  if (at == stored.end() && plain == model.weights().end()) return std::nullopt;
+  const dag::DType own = at != stored.end() ? at->second.dtype : plain->second.dtype();
+  const bool of_integers = at != stored.end() && !at->second.form.matrix.is_half();
+  const dag::DType wanted = asked.value_or(of_integers ? dag::DType::F16 : own);
+  // What a half is computed with is no wider.
+  const dag::DType dtype = own == dag::DType::F32 ? wanted : own;
+  if (at == stored.end() && dtype == own) return std::nullopt;
+  return dtype;
+}
+
+Status check_fits_half(const std::string& weight, std::span<const std::byte> bytes) {
+  constexpr float kLargest = 65504;
+  for (; bytes.size() >= sizeof(float); bytes = bytes.subspan(sizeof(float))) {
+    float number = 0;
+    std::memcpy(&number, bytes.data(), sizeof(number));
+    if (!(std::abs(number) <= kLargest))
+      return fail(ErrorCode::OutOfRange, "'" + weight.substr(0, 128) + "' has a " + shortest(number) +
+                                             ", which float16 cannot hold; say `output: {merged: float32}`");
+  }
+  return {};
+}
+
+// By the names that the file has for them.
+onnx::TrainedTensors renamed(onnx::TrainedTensors tensors, const onnx::OnnxModel& whole,
+                             const std::map<std::string, dag::DType>& dtypes) {
+  std::map<std::string, std::string> weight_of;  // by the name of its half
+  for (const auto& [weight, dtype] : dtypes) {
+    const std::string half = onnx::name_of_half(weight, dtype);
+    if (whole.weights().contains(weight) || !whole.weights().contains(half)) continue;
+    auto node = tensors.specs.extract(weight);
+    if (node.empty()) continue;
+    node.key() = half;
+    tensors.specs.insert(std::move(node));
+    weight_of[half] = weight;
+  }
+  tensors.read = [read = tensors.read, weight_of, dtypes](const std::string& name,
+                                                          const onnx::ByteSink& sink) -> Status {
+    const auto at = weight_of.find(name);
+    if (at == weight_of.end()) return read(name, sink);
+    const bool is_checked = dtypes.at(at->second) == dag::DType::F16;
+    return read(at->second, [&](std::span<const std::byte> bytes) -> Status {
+      if (is_checked) WEFT_TRY_STATUS(check_fits_half(at->second, bytes));
+      return sink(bytes);
+    });
+  };
+  return tensors;
+}
+
+Result<onnx::WrittenFiles> write(const onnx::OnnxModel& model, const onnx::TrainedTensors& tensors,
+                                 const OutputPlace& place) {
+  if (place.form.links_base) return onnx::write_beside(model, place.model_folder, tensors, place.output);
+  return onnx::write_trained_tensors(model, tensors, place.output);
+}
+
+}  // namespace
+
 Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
                                         const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
-                                        const std::filesystem::path& output) {
-  const auto stored = onnx::stored_weights(model);
-  std::vector<std::string> changed;
+                                        const OutputPlace& place) {
+  const onnx::StoredWeights stored = onnx::stored_weights(model);
+  std::map<std::string, dag::DType> dtypes;
   for (const PlacedAdapter& adapter : adapters)
-    if (stored.contains(adapter.weight)) changed.push_back(adapter.weight);
+    if (const auto dtype = merged_dtype(model, stored, adapter.weight, place.form.merged))
+      dtypes[adapter.weight] = *dtype;
   const onnx::TrainedTensors merged = merge_adapters(adapters, base, trained);
-  if (changed.empty()) return onnx::write_trained_tensors(model, merged, output);
-  WEFT_TRY(const onnx::OnnxModel whole, onnx::with_whole_weights(model, changed));
-  return onnx::write_trained_tensors(whole, merged, output);
+  if (dtypes.empty()) return write(model, merged, place);
+  WEFT_TRY(const onnx::OnnxModel whole, onnx::with_whole_weights(model, dtypes));
+  return write(whole, renamed(merged, whole, dtypes), place);
 }
 
 Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name) {

@@ -42,11 +42,19 @@ std::string describe(const Adapters& adapters);
 // precision are merged and handed on in F32. One weight is held at a time.
 onnx::TrainedTensors merge_adapters(const Adapters& adapters, const onnx::TrainedTensors& base,
                                     const onnx::TrainedTensors& trained);
-// Writes the model with what was trained and the adapters merged: onnx::write_trained_tensors. A weight that
-// the file keeps in fewer bits and that an adapter changes is whole in the files that are written.
+// Where a trained model is written, and how.
+struct OutputPlace {
+  std::filesystem::path output;
+  configs::OutputForm form{};
+  std::filesystem::path model_folder{};  // of the model's file, where form.links_base
+};
+// Writes the model with what was trained and the adapters merged: onnx::write_trained_tensors, or
+// write_beside. A weight that the file keeps in fewer bits and that an adapter changes is whole in the files
+// that are written: in form.merged, or its own type, or, where integers were read, in F16. OutOfRange where a
+// number does not fit that.
 Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
                                         const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
-                                        const std::filesystem::path& output);
+                                        const OutputPlace& place);
 // The tensors of the model's file, and one of them as F32. Weights that it keeps in fewer bits are among
 // them, as F32 and by their own names (dag/onnx/stored_weights.h).
 onnx::TrainedTensors tensors_of(const onnx::OnnxModel& model);

@@ -1,6 +1,5 @@
 #include "train/decoder.h"
 
-#include <cstring>
 #include <system_error>
 
 #include "dag/onnx/decoder.h"
@@ -43,16 +42,7 @@ Result<dag::Tensor> read_whole(const onnx::OnnxModel& model, const std::string& 
     return fail(ErrorCode::ResourceExhausted,
                 "a mask hangs on '" + name.substr(0, 128) + "', which takes more than " +
                     std::to_string(kMaskBytesMax >> 20) + " MiB: bind a shorter sequence");
-  dag::Tensor tensor(known->second.spec());
-  const std::span<std::byte> into = tensor.mutable_bytes();
-  size_t at = 0;
-  WEFT_TRY_STATUS(model.read_weight(name, [&](std::span<const std::byte> bytes) -> Status {
-    if (bytes.size() > into.size() - at) return fail(ErrorCode::Corrupted, "'" + name + "' is too long");
-    std::memcpy(into.data() + at, bytes.data(), bytes.size());
-    at += bytes.size();
-    return {};
-  }));
-  return tensor;
+  return model.read_whole(name);
 }
 
 Result<std::string> read_text(const fs::path& path, uint64_t bytes_max) {

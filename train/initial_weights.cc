@@ -134,7 +134,7 @@ Result<onnx::WrittenFiles> write_result(const configs::Job& job, const std::opti
     base = put_over(base, initial->tensors());
     tensors = put_over(initial->tensors(), tensors);
   }
-  return write_merged(model, adapters, base, tensors, job.output);
+  return write_merged(model, adapters, base, tensors, {job.output, job.output_form, job.model.parent_path()});
 }
 
 std::vector<fs::path> files_of_init(const configs::Job& job) {

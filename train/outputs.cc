@@ -104,6 +104,9 @@ Status check_output(const configs::Job& job, bool with_checkpoints) {
   if (status && job.task == configs::Task::Train) status = check_size_limit(job.model);
   if (status && job.task == configs::Task::Train)
     status = check_names(curves_file(job), std::array{curves_file(job)}, read);
+  if (status && job.output_form.links_base)
+    if (const auto beside = onnx::folder_beside(job.model.parent_path(), job.output); !beside)
+      status = fail(beside.error().within("base: link"));
   if (status && !job.adapters.empty()) status = check_adapter_folder(adapter_folder(job.output));
   if (status && with_checkpoints && job.task == configs::Task::Train)
     status = check_checkpoints(checkpoint_folder(job));
@@ -113,7 +116,9 @@ Status check_output(const configs::Job& job, bool with_checkpoints) {
 
 std::string warn_of_room(const configs::Job& job) {
   uint64_t needed = 0;
-  for (const ReadFile& file : files_of_model(job.model)) needed += 2 * size_of(file.path);  // and the twin
+  for (const ReadFile& file : files_of_model(job.model))
+    if (!job.output_form.links_base || file.path == job.model)
+      needed += 2 * size_of(file.path);  // and the twin
   std::error_code code;
   const fs::path folder = job.output.has_parent_path() ? job.output.parent_path() : fs::path(".");
   const fs::space_info space = fs::space(folder, code);

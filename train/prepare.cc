@@ -214,7 +214,7 @@ std::string describe_values(const std::map<std::string, configs::InputValue>& va
   return text;
 }
 
-// How matrices that nobody trains are kept: those of half precision as the file has them.
+// How matrices that nobody trains are kept: as the file has them.
 dag::StoredForms stored_forms(const Job& job, const Graph& graph, const onnx::ImportedModel& imported) {
   dag::StoredForms forms = imported.stored;
   if (job.base.store == configs::BaseStore::Float32) return dag::worth_storing(graph, std::move(forms));
@@ -236,6 +236,8 @@ Graph stored(const Job& job, const Graph& graph, const onnx::ImportedModel& impo
 // Weights of the initializers that are left after folding and pruning.
 dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
   std::erase_if(weights, [&](const auto& entry) { return graph.find_initializer(entry.first) == nullptr; });
+  for (const dag::Initializer& initializer : graph.initializers())
+    WEFT_CHECK_MSG(weights.contains(initializer.name), "an initializer without numbers");
   return weights;
 }
 
@@ -404,7 +406,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
   WEFT_TRY(Imported imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
   prepared.bounds = find_bounds(imported.graph);
-  prepared.graph = std::move(imported.graph);
+  prepared.graph = stored(job, imported.graph, imported);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   prepared.warnings = all_warnings(matching, imported);

@@ -176,25 +176,37 @@ output: {name}.onnx
 """
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(documentation, **defaults):
+    """A folder, which is made, and numbers and switches by name."""
+    parser = argparse.ArgumentParser(description=documentation.splitlines()[0])
     parser.add_argument("folder")
-    for key, value in dict(layers=12, width=768, heads=12, vocabulary=50257, length=128, batch=2, steps=12,
-                           rank=8).items():
-        parser.add_argument("--" + key, type=int, default=value)
-    parser.add_argument("--published", action="store_true")
-    o = parser.parse_args()
-    os.makedirs(o.folder, exist_ok=True)
-    make_model(os.path.join(o.folder, "model.onnx"), o)
+    for key, value in defaults.items():
+        if isinstance(value, bool):
+            parser.add_argument("--" + key, action="store_true")
+        else:
+            parser.add_argument("--" + key, type=int, default=value)
+    options = parser.parse_args()
+    os.makedirs(options.folder, exist_ok=True)
+    return options
+
+
+def write_corpus(folder, count):
     draws = random.Random(2)
     words = ["".join(draws.choice("etaoinshrdlu") for _ in range(draws.randint(1, 8))) for _ in range(200)]
-    with open(os.path.join(o.folder, "corpus.txt"), "w") as file:
-        file.write(" ".join(draws.choice(words) for _ in range(60 * o.length)))
+    with open(os.path.join(folder, "corpus.txt"), "w", encoding="utf-8") as file:
+        file.write(" ".join(draws.choice(words) for _ in range(count)))
+
+
+def main():
+    o = arguments(__doc__, layers=12, width=768, heads=12, vocabulary=50257, length=128, batch=2, steps=12, rank=8,
+                  published=False)
+    make_model(os.path.join(o.folder, "model.onnx"), o)
+    write_corpus(o.folder, 60 * o.length)
     full = JOB.format(name="full", **vars(o))
     lora = JOB.format(name="lora", **vars(o)) + (
         f'adapters: {{type: lora, rank: {o.rank}, alpha: {2 * o.rank}, targets: ["*.c_attn.weight"]}}\n')
     for name, job in (("full", full), ("lora", lora)):
-        with open(os.path.join(o.folder, name + ".yaml"), "w") as file:
+        with open(os.path.join(o.folder, name + ".yaml"), "w", encoding="utf-8") as file:
             file.write(job)
 
 

@@ -7,7 +7,6 @@
 FOLDER gets model.onnx with model.onnx.data beside it, corpus.txt and lora.yaml. Matrices are int4 in blocks of 128
 with a scale in float16, as DequantizeLinear has them: 6.7 B parameters take 3.5 GB. Needs Python alone.
 """
-import argparse
 import os
 import pathlib
 import random
@@ -15,7 +14,7 @@ import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from make_gpt import FLOAT, INT64, Model, number, piece, varint
+from make_gpt import FLOAT, INT64, Model, arguments, number, piece, varint, write_corpus
 
 INT4, FLOAT16, BLOCK = 22, 10, 128
 EXTERNAL = 1
@@ -126,18 +125,9 @@ output: trained.onnx
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder")
-    for key, value in dict(layers=32, width=4096, inner=11008, heads=32, vocabulary=32000, length=128, steps=1,
-                           rank=8).items():
-        parser.add_argument("--" + key, type=int, default=value)
-    o = parser.parse_args()
-    os.makedirs(o.folder, exist_ok=True)
+    o = arguments(__doc__, layers=32, width=4096, inner=11008, heads=32, vocabulary=32000, length=128, steps=1, rank=8)
     make_model(o.folder, o)
-    draws = random.Random(2)
-    words = ["".join(draws.choice("etaoinshrdlu") for _ in range(draws.randint(1, 8))) for _ in range(200)]
-    with open(os.path.join(o.folder, "corpus.txt"), "w", encoding="utf-8") as file:
-        file.write(" ".join(draws.choice(words) for _ in range(8 * o.length)))
+    write_corpus(o.folder, 8 * o.length)
     with open(os.path.join(o.folder, "lora.yaml"), "w", encoding="utf-8") as file:
         file.write(JOB.format(length=o.length, steps=o.steps, rank=o.rank))
 

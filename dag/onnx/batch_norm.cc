@@ -9,12 +9,6 @@
 namespace weft::onnx {
 namespace {
 
-int64_t int_of(const pb::NodeProto& node, std::string_view name, int64_t otherwise) {
-  for (const auto& attribute : node.attribute())
-    if (attribute.name() == name) return attribute.i();
-  return otherwise;
-}
-
 class Finder {
  public:
   explicit Finder(const OnnxModel::Structure& model) : model_(model) {

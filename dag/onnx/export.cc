@@ -101,6 +101,8 @@ class NewWeights {
     return model_.weights().find(name)->second.spec();
   }
 
+  bool is_new(const std::string& name) const { return trained_.specs.contains(name); }
+
   Status read(const std::string& name, const ByteSink& sink) const {
     int64_t size = 0;
     const ByteSink counted = [&](std::span<const std::byte> bytes) {
@@ -276,10 +278,7 @@ Status store_typed(const OnnxModel& model, const TrainedTensors& trained, const 
     const Form form = model.structure().forms[static_cast<size_t>(i)];
     const std::string& name = initializers[i].name();
     if (form != Form::External && is_four_bit(initializers[i])) {
-      WEFT_TRY(dag::Tensor tensor, weights.whole(name));
-      WEFT_TRY(const dag::TensorSpec claimed, tensor_spec(initializers[i], {}));
-      if (stays_packed(initializers[i], claimed))
-        tensor = tensor_from_stored(initializers[i], claimed, tensor.bytes());
+      WEFT_TRY(const dag::Tensor tensor, weights.whole(name));
       store_in_proto(tensor, form == Form::Raw, initializers[i]);
     }
     if (form != Form::Typed || is_four_bit(initializers[i])) continue;
@@ -304,13 +303,23 @@ Status store_constants(const OnnxModel& model, const NewWeights& weights, pb::Mo
   return {};
 }
 
+// Data that stays where the model has it.
+void link_external(const std::string& folder, pb::TensorProto& initializer) {
+  for (auto& entry : *initializer.mutable_external_data())
+    if (entry.key() == "location") entry.set_value(folder + entry.value());
+}
+
 // Writes what lives outside, and says in the proto where it is.
 Status write_external(const OnnxModel& model, const NewWeights& weights, const std::string& location,
-                      NewFile& data, pb::ModelProto& proto) {
+                      const std::optional<std::string>& linked, NewFile& data, pb::ModelProto& proto) {
   auto& initializers = *proto.mutable_graph()->mutable_initializer();
   for (int i = 0; i < initializers.size(); ++i) {
     if (model.structure().forms[static_cast<size_t>(i)] != Form::External) continue;
     auto& initializer = initializers[i];
+    if (linked && !weights.is_new(initializer.name())) {
+      link_external(*linked, initializer);
+      continue;
+    }
     static constexpr std::byte kZeros[kExternalAlignment]{};
     const int64_t padding = (kExternalAlignment - data.size() % kExternalAlignment) % kExternalAlignment;
     WEFT_TRY_STATUS(data.write(std::span(kZeros).first(static_cast<size_t>(padding))));
@@ -322,9 +331,8 @@ Status write_external(const OnnxModel& model, const NewWeights& weights, const s
     };
     add("location", location);
     add("offset", std::to_string(data.size()));
-    WEFT_TRY(const dag::TensorSpec claimed, tensor_spec(initializer, {}));
-    add("length", std::to_string(stored_bytes(initializer, claimed)));
-    if (is_four_bit(initializer) && !stays_packed(initializer, claimed)) {
+    add("length", std::to_string(stored_bytes(initializer, weights.spec(initializer.name()))));
+    if (is_four_bit(initializer) && !is_packed(initializer, weights.spec(initializer.name()))) {
       WEFT_TRY(const dag::Tensor tensor, weights.whole(initializer.name()));
       WEFT_TRY_STATUS(data.write(stored_form(initializer, tensor)));
       continue;
@@ -391,14 +399,16 @@ namespace {
 // The model's graph with the tensors that stand in it, and those outside written. Constant nodes are as in
 // the model.
 Result<pb::ModelProto> proto_of(const OnnxModel& model, const TrainedTensors& trained,
-                                const NewWeights& weights, const fs::path& output) {
+                                const NewWeights& weights, const std::optional<std::string>& linked,
+                                const fs::path& output) {
   pb::ModelProto proto = model.structure().proto;
   WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
   if (!model.has_external_data()) return proto;
   NewFile data(output.string() + kDataSuffix);
   WEFT_TRY_STATUS(data.open());
-  WEFT_TRY_STATUS(write_external(model, weights, output.filename().string() + kDataSuffix, data, proto));
-  WEFT_TRY_STATUS(data.commit());
+  WEFT_TRY_STATUS(
+      write_external(model, weights, output.filename().string() + kDataSuffix, linked, data, proto));
+  if (data.size() > 0 || !linked) WEFT_TRY_STATUS(data.commit());
   return proto;
 }
 
@@ -407,17 +417,19 @@ Result<pb::ModelProto> proto_of(const OnnxModel& model, const TrainedTensors& tr
 Status write_model(const OnnxModel& model, const TrainedTensors& tensors, const fs::path& output) {
   WEFT_TRY_STATUS(check_names(model, tensors));
   const NewWeights weights(model, tensors);
-  WEFT_TRY(pb::ModelProto proto, proto_of(model, tensors, weights, output));
+  WEFT_TRY(pb::ModelProto proto, proto_of(model, tensors, weights, /*linked=*/std::nullopt, output));
   WEFT_TRY_STATUS(store_constants(model, weights, proto));
   return write_file(model, weights, proto, output);
 }
 
-Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
-                                           const fs::path& output) {
+namespace {
+
+Result<WrittenFiles> write_with_twin(const OnnxModel& model, const TrainedTensors& trained,
+                                     const std::optional<std::string>& linked, const fs::path& output) {
   WEFT_TRY_STATUS(check_names(model, trained));
   WrittenFiles files{output, inference_path(output)};
   const NewWeights weights(model, trained);
-  WEFT_TRY(pb::ModelProto proto, proto_of(model, trained, weights, output));
+  WEFT_TRY(pb::ModelProto proto, proto_of(model, trained, weights, linked, output));
   pb::ModelProto twin = proto;
   WEFT_TRY_STATUS(store_constants(model, weights, proto));
   WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));
@@ -425,6 +437,32 @@ Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const Trained
   WEFT_TRY_STATUS(store_constants(model, weights, twin));
   WEFT_TRY_STATUS(write_file(model, weights, twin, files.inference));
   return files;
+}
+
+}  // namespace
+
+Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
+                                           const fs::path& output) {
+  return write_with_twin(model, trained, /*linked=*/std::nullopt, output);
+}
+
+Result<WrittenFiles> write_beside(const OnnxModel& model, const fs::path& folder,
+                                  const TrainedTensors& trained, const fs::path& output) {
+  WEFT_TRY(const std::string linked, folder_beside(folder, output));
+  return write_with_twin(model, trained, linked, output);
+}
+
+Result<std::string> folder_beside(const fs::path& folder, const fs::path& output) {
+  const auto whole = [](const fs::path& path) {
+    std::error_code code;  // what is not there is told by who opens it
+    return fs::weakly_canonical(path.empty() ? fs::path(".") : path, code);
+  };
+  const fs::path at = whole(folder).lexically_relative(whole(output.parent_path()));
+  if (at.empty() || *at.begin() == "..")
+    return fail(ErrorCode::InvalidArgument, "the model's data lies in '" + whole(folder).string() +
+                                                "', which is not the folder of '" + output.string() +
+                                                "' or beneath it");
+  return at == "." ? std::string() : at.generic_string() + "/";
 }
 
 Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,

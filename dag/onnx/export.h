@@ -53,6 +53,14 @@ Status write_model(const OnnxModel& model, const TrainedTensors& tensors,
 Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag::Weights& trained,
                                    const std::filesystem::path& output);
 
+// Writes the trained model so that external data of which there is no tensor in `trained` is read where the
+// model's files have it. `folder`: that of the model's file, which is that of `output` or beneath it;
+// otherwise InvalidArgument. A model without external data is written whole.
+Result<WrittenFiles> write_beside(const OnnxModel& model, const std::filesystem::path& folder,
+                                  const TrainedTensors& trained, const std::filesystem::path& output);
+// What such files call the folder: "" or "base/".
+Result<std::string> folder_beside(const std::filesystem::path& folder, const std::filesystem::path& output);
+
 // The bytes of a trained file without external data: for tests and for models that came from memory.
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained);
 

@@ -5,10 +5,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
+#include "dag/onnx/edit.h"
 #include "dag/onnx/export.h"
-#include "dag/onnx/parse.h"
+#include "dag/onnx/node_questions.h"
+#include "dag/onnx/stored_nodes.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
 
@@ -20,23 +23,13 @@ using dag::Tensor;
 using dag::TensorSpec;
 using Form = OnnxModel::Structure::Form;
 
-bool is_standard(const pb::NodeProto& node) { return node.domain().empty() || node.domain() == "ai.onnx"; }
-const pb::AttributeProto* attribute_of(const pb::NodeProto& node, std::string_view name) {
-  for (const auto& attribute : node.attribute())
-    if (attribute.name() == name) return &attribute;
-  return nullptr;
-}
-int64_t int_of(const pb::NodeProto& node, std::string_view name, int64_t otherwise) {
-  const auto* attribute = attribute_of(node, name);
-  return attribute != nullptr ? attribute->i() : otherwise;
-}
 float float_of(const pb::NodeProto& node, std::string_view name, float otherwise) {
-  const auto* attribute = attribute_of(node, name);
+  const auto* attribute = find_attribute(node, name);
   return attribute != nullptr ? attribute->f() : otherwise;
 }
 bool exchanges(const pb::NodeProto& node) {
-  if (!is_standard(node) || node.op_type() != "Transpose") return false;
-  const auto* perm = attribute_of(node, "perm");
+  if (!is_op(&node, "Transpose")) return false;
+  const auto* perm = find_attribute(node, "perm");
   return perm == nullptr || (perm->ints_size() == 2 && perm->ints(0) == 1);
 }
 void set_int(pb::NodeProto& node, const char* name, int64_t value) {
@@ -55,12 +48,68 @@ struct Part {
   TensorSpec spec;
 };
 
+// What a matrix in blocks of integers is made of.
+struct Numbers {
+  std::span<const float> source;
+  const Part& part;
+  DType scale;
+  int bits;
+
+  int middle() const { return bits == 4 ? 8 : 128; }
+  float at(int64_t row, int64_t column) const {
+    return source[static_cast<size_t>(part.turned ? column * part.rows + row : row * part.columns + column)];
+  }
+  // The scale of the block that begins there, as it will be read.
+  float step(int64_t row, int64_t begin) const {
+    float most = 0;
+    for (int64_t c = begin; c < begin + part.block; ++c)
+      if (std::abs(at(row, c)) > std::abs(most)) most = at(row, c);
+    const std::vector<double> exact{double{most} / -middle()};
+    return static_cast<float>(to_doubles(dag::from_doubles({scale, {1}}, exact))[0]);
+  }
+  uint8_t rounded_to(float step, float number) const {
+    const auto zero = static_cast<float>(middle());
+    if (step == 0) return static_cast<uint8_t>(zero);
+    return static_cast<uint8_t>(std::clamp(std::nearbyint(number / step) + zero, 0.0f, 2.0f * zero - 1));
+  }
+
+  Tensor rounded() const {
+    Tensor numbers(part.spec);
+    const std::span<uint8_t> to = numbers.mutable_as<uint8_t>();
+    for (int64_t r = 0; r < part.rows; ++r)
+      for (int64_t begin = 0; begin < part.columns; begin += part.block) {
+        const float each = step(r, begin);
+        for (int64_t c = begin; c < begin + part.block; ++c) {
+          const uint8_t byte = rounded_to(each, at(r, c));
+          const auto i = static_cast<size_t>(r * part.columns + c);
+          if (bits == 8) to[i] = byte;
+          if (bits == 4) to[i / 2] = static_cast<uint8_t>(to[i / 2] | byte << (i % 2 * 4));
+        }
+      }
+    return numbers;
+  }
+  Tensor scales() const {
+    std::vector<double> steps;
+    for (int64_t r = 0; r < part.rows; ++r)
+      for (int64_t begin = 0; begin < part.columns; begin += part.block) steps.push_back(step(r, begin));
+    return dag::from_doubles(part.spec, steps);
+  }
+};
+
 class Rewriting {
  public:
   Rewriting(const OnnxModel& model, const FewerBits& how)
-      : model_(model), how_(how), made_(std::make_shared<OnnxModel::Structure>(model.structure())) {
-    for (const auto& node : graph().node())
+      : model_(model),
+        how_(how),
+        held_(model.structure()),
+        made_(std::make_shared<OnnxModel::Structure>(model.structure())) {
+    for (const auto& node : graph().node()) {
       for (int i = 0; i < node.input_size(); ++i) readers_[node.input(i)].emplace_back(&node, i);
+      for (const auto& attribute : node.attribute()) {
+        if (attribute.has_g()) add_names_read(attribute.g(), read_in_bodies_);
+        for (const auto& body : attribute.graphs()) add_names_read(body, read_in_bodies_);
+      }
+    }
     for (const auto& output : graph().output()) returned_.insert(output.name());
   }
 
@@ -71,8 +120,12 @@ class Rewriting {
     pb::GraphProto& graph = *made_->proto.mutable_graph();
     graph.clear_node();
     for (pb::NodeProto& node : nodes) *graph.add_node() = std::move(node);
-    remove_sources(graph);
-    for (const auto& [name, part] : parts_) WEFT_TRY_STATUS(add_initializer(graph, name, part));
+    std::set<std::string> sources;
+    for (const auto& [name, uses] : chosen_) sources.insert(name);
+    remove_initializers(*made_, sources);
+    for (const auto& [name, part] : parts_)
+      WEFT_TRY_STATUS(add_initializer(*made_, name, part.spec, model_.has_external_data()));
+    for (const std::string& matrix : tables_) add_shape_of_table(graph, matrix);
     if (how_.bits < 16) import_domain();
     TrainedTensors tensors;
     for (const auto& [name, part] : parts_) {
@@ -104,17 +157,23 @@ class Rewriting {
   }
   static Use turned(Use use) { return use == Use::Product ? Use::Turned : Use::Product; }
 
+  // In which order those who read a matrix take its numbers.
+  struct Uses {
+    bool products_of_columns = false, products_of_rows = false, rows = false;
+  };
+
   // Why the matrix stays as it is, as far as who reads this value tells: all are to be products or take rows,
   // or behind a Transpose products alone, in whole blocks. Empty: it need not.
-  std::string refuse(const std::string& matrix, const std::string& value) const {
+  std::string refuse(const std::string& matrix, const std::string& value, Uses& uses) const {
     const bool is_turned = value != matrix;
     if (returned_.contains(value)) return "the model returns it";
+    if (read_in_bodies_.contains(value)) return "a subgraph reads it";
     const auto found = readers_.find(value);
     if (found == readers_.end()) return is_turned ? "" : "nothing reads it";
     for (const auto& [node, operand] : found->second) {
       if (how_.bits >= 16) continue;
       if (!is_turned && exchanges(*node)) {
-        if (std::string why = refuse(matrix, node->output(0)); !why.empty()) return why;
+        if (std::string why = refuse(matrix, node->output(0), uses); !why.empty()) return why;
         continue;
       }
       const auto use = use_of(*node, operand);
@@ -122,7 +181,20 @@ class Rewriting {
       const bool is_product = *use != Use::Rows && (is_turned ? turned(*use) : *use) == Use::Product;
       const int64_t inner = spec(matrix).shape[is_product ? 0 : 1];
       if (block_of(inner) == 0) return "16 does not divide " + std::to_string(inner);
+      (is_product ? uses.products_of_columns : *use == Use::Rows ? uses.rows : uses.products_of_rows) = true;
     }
+    return {};
+  }
+  std::string why_it_stays(const std::string& name, Uses& uses) const {
+    const TensorSpec& matrix = spec(name);
+    if (matrix.dtype != DType::F32 && !(is_half(matrix.dtype) && how_.bits < 16))
+      return "it is " + to_string(matrix);
+    if (std::string why = refuse(name, name, uses); !why.empty()) return why;
+    // Its blocks would lie in both directions.
+    if (uses.products_of_columns && (uses.products_of_rows || uses.rows))
+      return "it is read as it is and transposed";
+    for (const std::string& made : names_of(name))
+      if (held_.is_taken(made)) return "there is a '" + made.substr(0, 128) + "' already";
     return {};
   }
 
@@ -136,26 +208,36 @@ class Rewriting {
     for (const auto& proto : graph().initializer()) {
       const TensorSpec& matrix = spec(proto.name());
       if (matrix.rank() != 2 || !is_float(matrix.dtype) || !how_.takes(proto.name())) continue;
-      std::string why = refuse(proto.name(), proto.name());
-      if (matrix.dtype != DType::F32 && !(is_half(matrix.dtype) && how_.bits < 16))
-        why = "it is " + to_string(matrix);
+      Uses uses;
+      const std::string why = why_it_stays(proto.name(), uses);
       if (!why.empty()) {
         written_.passed.push_back("'" + proto.name().substr(0, 128) + "': " + why);
         continue;
       }
-      chosen_.insert(proto.name());
+      chosen_[proto.name()] = uses;
       ++written_.matrices;
       written_.before += static_cast<uint64_t>(matrix.bytes().value);
     }
   }
 
-  std::string suffix() const { return how_.bits == 4 ? "_Q4" : "_Q8"; }
-  // Names of the numbers and scales of a matrix in that order of rows.
-  std::pair<std::string, std::string> quantised(const std::string& source, bool turned, bool for_rows) {
+  // Of what is made of a matrix: numbers and scales, or halves; and numbers of a product as a table has them.
+  std::string numbers_of(const std::string& source) const {
+    return source + (how_.bits == 4 ? "_Q4" : "_Q8");
+  }
+  static std::string scales_of(const std::string& source) { return source + "_scales"; }
+  static std::string halves_of(const std::string& source) { return name_of_half(source, DType::BF16); }
+  std::string table_of(const std::string& source) const { return numbers_of(source) + "/table"; }
+  std::string shape_of(const std::string& source) const { return table_of(source) + "/shape"; }
+  std::vector<std::string> names_of(const std::string& source) const {
+    if (how_.bits >= 16) return {halves_of(source)};
+    return {numbers_of(source), scales_of(source), table_of(source), shape_of(source)};
+  }
+
+  void quantise(const std::string& source) {
+    const Uses& uses = chosen_.at(source);
     const TensorSpec& matrix = spec(source);
+    const bool turned = uses.products_of_columns;
     const int64_t rows = matrix.shape[turned ? 1 : 0], columns = matrix.shape[turned ? 0 : 1];
-    const std::string base = for_rows && is_multiplied(source) ? source + "_rows" : source;
-    const std::string numbers = base + suffix(), scales = base + "_scales";
     const int64_t block = block_of(columns), bytes = block * how_.bits / 8;
     Part part{.source = source,
               .what = Part::What::Numbers,
@@ -164,18 +246,13 @@ class Rewriting {
               .columns = columns,
               .block = block,
               .spec = {}};
-    part.spec = {DType::U8, for_rows ? dag::Shape{rows, columns / block * bytes}
-                                     : dag::Shape{rows, columns / block, bytes}};
-    parts_.emplace(numbers, part);
+    const bool is_table_alone = uses.rows && !uses.products_of_rows;
+    part.spec = {DType::U8, is_table_alone ? dag::Shape{rows, columns / block * bytes}
+                                           : dag::Shape{rows, columns / block, bytes}};
+    parts_.emplace(numbers_of(source), part);
     part.what = Part::What::Scales;
     part.spec = {matrix.dtype, {rows, columns / block}};
-    parts_.emplace(scales, part);
-    return {numbers, scales};
-  }
-  bool is_multiplied(const std::string& source) const {
-    const auto& readers = readers_.at(source);
-    return std::any_of(readers.begin(), readers.end(),
-                       [](const auto& reader) { return reader.first->op_type() != "Gather"; });
+    parts_.emplace(scales_of(source), part);
   }
 
   // The chosen matrix that an operand is, and whether through a Transpose.
@@ -197,22 +274,21 @@ class Rewriting {
       const auto use = matrix ? use_of(node, i) : std::nullopt;
       if (!use) continue;
       if (*use == Use::Rows) return add_rows(node, matrix->first, nodes);
-      const Use way = matrix->second ? turned(*use) : *use;
-      return add_product(node, matrix->first, way == Use::Product, nodes);
+      return add_product(node, matrix->first, nodes);
     }
     nodes.push_back(node);
   }
 
-  void add_product(const pb::NodeProto& node, const std::string& matrix, bool turned,
-                   std::vector<pb::NodeProto>& nodes) {
-    const auto [numbers, scales] = quantised(matrix, turned, /*for_rows=*/false);
-    const Part& part = parts_.at(numbers);
+  void add_product(const pb::NodeProto& node, const std::string& matrix, std::vector<pb::NodeProto>& nodes) {
+    quantise(matrix);
+    const Part& part = parts_.at(numbers_of(matrix));
     const bool has_bias = node.op_type() == "Gemm" && node.input_size() > 2 && !node.input(2).empty();
     pb::NodeProto& product = nodes.emplace_back();
     product.set_name(node.name());
     product.set_domain("com.microsoft");
     product.set_op_type("MatMulNBits");
-    for (const std::string& input : {node.input(0), numbers, scales}) product.add_input(input);
+    for (const std::string& input : {node.input(0), numbers_of(matrix), scales_of(matrix)})
+      product.add_input(input);
     product.add_output(has_bias ? node.output(0) + "/product" : node.output(0));
     set_int(product, "K", part.columns);
     set_int(product, "N", part.rows);
@@ -228,12 +304,23 @@ class Rewriting {
   }
 
   void add_rows(const pb::NodeProto& node, const std::string& matrix, std::vector<pb::NodeProto>& nodes) {
-    const auto [numbers, scales] = quantised(matrix, /*turned=*/false, /*for_rows=*/true);
+    quantise(matrix);
+    const std::string numbers = numbers_of(matrix);
+    const bool is_multiplied = chosen_.at(matrix).products_of_rows;
+    if (is_multiplied && tables_.insert(matrix).second) {
+      pb::NodeProto& table = nodes.emplace_back();
+      table.set_op_type("Reshape");
+      table.add_input(numbers);
+      table.add_input(shape_of(matrix));
+      table.add_output(table_of(matrix));
+    }
     pb::NodeProto& rows = nodes.emplace_back();
     rows.set_name(node.name());
     rows.set_domain("com.microsoft");
     rows.set_op_type("GatherBlockQuantized");
-    for (const std::string& input : {numbers, node.input(1), scales}) rows.add_input(input);
+    for (const std::string& input :
+         {is_multiplied ? table_of(matrix) : numbers, node.input(1), scales_of(matrix)})
+      rows.add_input(input);
     rows.add_output(node.output(0));
     set_int(rows, "gather_axis", 0);
     set_int(rows, "quantize_axis", 1);
@@ -244,42 +331,28 @@ class Rewriting {
   // A Cast to float32 where a matrix is first read.
   void widen_before(const pb::NodeProto& node, std::vector<pb::NodeProto>& nodes) {
     for (const std::string& input : node.input()) {
-      if (!chosen_.contains(input) || parts_.contains(input + std::string(kRoundedHalf))) continue;
+      if (!chosen_.contains(input) || parts_.contains(halves_of(input))) continue;
       parts_.emplace(
-          input + std::string(kRoundedHalf),
+          halves_of(input),
           Part{.source = input, .what = Part::What::Brain, .spec = {DType::BF16, spec(input).shape}});
       pb::NodeProto& cast = nodes.emplace_back();
       cast.set_op_type("Cast");
-      cast.add_input(input + std::string(kRoundedHalf));
+      cast.add_input(halves_of(input));
       cast.add_output(input);
       set_int(cast, "to", pb::TensorProto::FLOAT);
     }
     nodes.push_back(node);
   }
 
-  void remove_sources(pb::GraphProto& graph) {
-    auto& initializers = *graph.mutable_initializer();
-    for (int i = initializers.size(); i-- > 0;) {
-      const std::string name = initializers[i].name();
-      if (!chosen_.contains(name)) continue;
-      made_->forms.erase(made_->forms.begin() + i);
-      initializers.erase(initializers.begin() + i);
-      made_->weights.erase(name);
-      made_->unread.erase(name);
-    }
-  }
-
-  Status add_initializer(pb::GraphProto& graph, const std::string& name, const Part& part) {
-    const Form form = model_.has_external_data() ? Form::External : Form::Raw;
+  void add_shape_of_table(pb::GraphProto& graph, const std::string& matrix) {
+    const std::vector<int64_t> shape{0, -1};  // its rows, and all that one has
     pb::TensorProto& proto = *graph.add_initializer();
-    proto.set_name(name);
-    proto.set_data_type(dtype_to_onnx(part.spec.dtype));
-    for (const int64_t dim : part.spec.shape) proto.add_dims(dim);
-    if (form == Form::External) proto.set_data_location(pb::TensorProto::EXTERNAL);
-    made_->forms.push_back(form);
-    WEFT_TRY(made_->weights[name], zeros_without_memory(part.spec));
-    made_->unread[name] = {};
-    return {};
+    proto.set_name(shape_of(matrix));
+    proto.set_data_type(pb::TensorProto::INT64);
+    proto.add_dims(2);
+    for (const int64_t dim : shape) proto.add_int64_data(dim);
+    made_->forms.push_back(Form::Typed);
+    made_->weights[proto.name()] = dag::make_tensor({2}, std::span<const int64_t>(shape));
   }
 
   void import_domain() {
@@ -291,61 +364,25 @@ class Rewriting {
   }
 
   Result<Tensor> source_of(const Part& part) const {
-    Tensor tensor(spec(part.source));
-    std::span<std::byte> rest = tensor.mutable_bytes();
-    WEFT_TRY_STATUS(model_.read_weight(part.source, [&](std::span<const std::byte> bytes) -> Status {
-      const size_t count = std::min(bytes.size(), rest.size());
-      std::copy_n(bytes.begin(), count, rest.begin());
-      rest = rest.subspan(count);
-      return {};
-    }));
-    if (!rest.empty()) return fail(ErrorCode::Corrupted, "initializer '" + part.source + "' lacks bytes");
+    WEFT_TRY(Tensor tensor, model_.read_whole(part.source));
     return dag::is_half(tensor.dtype()) ? widen_half(tensor) : tensor;
   }
 
   Result<Tensor> make(const Part& part) const {
     WEFT_TRY(const Tensor source, source_of(part));
     if (part.what == Part::What::Brain) return round_to_half(source, DType::BF16);
-    const bool is_four = how_.bits == 4;
-    const int middle = is_four ? 8 : 128;
-    Tensor numbers({DType::U8, {part.rows * part.columns * how_.bits / 8}});
-    std::vector<float> scales;
-    const std::span<const float> from = source.as<float>();
-    const std::span<uint8_t> to = numbers.mutable_as<uint8_t>();
-    const TensorSpec scale_spec{spec(part.source).dtype, {part.rows, part.columns / part.block}};
-    for (int64_t r = 0; r < part.rows; ++r) {
-      for (int64_t b = 0; b < part.columns; b += part.block) {
-        const auto number = [&](int64_t c) {
-          return from[static_cast<size_t>(part.turned ? c * part.rows + r : r * part.columns + c)];
-        };
-        float most = 0;
-        for (int64_t c = b; c < b + part.block; ++c)
-          if (std::abs(number(c)) > std::abs(most)) most = number(c);
-        // The scale as it will be read.
-        const Tensor scale =
-            dag::from_doubles({scale_spec.dtype, {1}}, std::vector<double>{double{most} / -middle});
-        const auto step = static_cast<float>(to_doubles(scale)[0]);
-        scales.push_back(step);
-        for (int64_t c = b; c < b + part.block; ++c) {
-          const float steps = step == 0 ? 0 : std::nearbyint(number(c) / step) + static_cast<float>(middle);
-          const float kept = step == 0 ? static_cast<float>(middle)
-                                       : std::clamp(steps, 0.0f, 2.0f * static_cast<float>(middle) - 1);
-          const auto byte = static_cast<uint8_t>(kept);
-          const auto at = static_cast<size_t>(r * part.columns + c);
-          if (!is_four) to[at] = byte;
-          if (is_four) to[at / 2] = static_cast<uint8_t>(to[at / 2] | byte << (at % 2 * 4));
-        }
-      }
-    }
-    if (part.what == Part::What::Numbers) return numbers.reshaped(part.spec.shape);
-    return dag::from_doubles(scale_spec, std::vector<double>(scales.begin(), scales.end()));
+    const Numbers numbers{source.as<float>(), part, spec(part.source).dtype, how_.bits};
+    return part.what == Part::What::Numbers ? numbers.rounded() : numbers.scales();
   }
 
   const OnnxModel& model_;
   const FewerBits& how_;
+  const HeldTensors held_;
   std::shared_ptr<OnnxModel::Structure> made_;
   std::map<std::string, std::vector<std::pair<const pb::NodeProto*, int>>> readers_;  // by value
-  std::set<std::string> returned_, chosen_;
+  std::set<std::string> returned_, read_in_bodies_;
+  std::map<std::string, Uses> chosen_;
+  std::set<std::string> tables_;                   // chosen matrices that have a Reshape
   std::map<std::string, std::string> transposed_;  // of chosen matrices, by value
   std::map<std::string, Part> parts_;              // by the initializer that it becomes
   WrittenBits written_;

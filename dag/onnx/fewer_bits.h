@@ -14,10 +14,6 @@
 
 namespace weft::onnx {
 
-// What ends the name of an initializer in BF16 that was made of another type's, which the Cast behind it is
-// called.
-inline constexpr std::string_view kRoundedHalf = "_bf16";
-
 struct FewerBits {
   int bits = 4;  // 4, 8: integers with a scale for each block; 16: BF16
   int64_t block =

@@ -38,14 +38,15 @@ class Import {
     WEFT_TRY_STATUS(check());
     WEFT_TRY_STATUS(add_inputs());
     WEFT_TRY_STATUS(add_initializers());
+    const HeldTensors held(model_);
     ImportState state{.emitter = emitter_,
                       .opset = model_.opset,
                       .use_counts = uses_,
                       .running = {},
                       .lower_body = {},
                       .unrolled_left = options_.limits.unrolled_node_count_max,
-                      .model = &model_,
-                      .held = held_specs(model_),
+                      .held = held,
+                      .kept = options_.keep_stored ? stored_weights(whole_) : StoredWeights(),
                       .held_statistics = held_statistics_};
     state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
       return lower_body(state, body, std::move(inputs));
@@ -186,7 +187,7 @@ class Import {
       const Tensor& tensor = model_.weights.find(name)->second;
       Item item{tensor.spec(), {}, std::nullopt, name};
       item.four_bits = is_four_bit(proto);
-      if (item.four_bits && tensor.spec().rank() == 1 && proto.dims_size() == 2)
+      if (is_packed(proto, tensor.spec()))
         item.packed = true;
       else if (const auto role = role_of(name))
         item.id = emitter_.builder().initializer(name, tensor.spec(), *role);

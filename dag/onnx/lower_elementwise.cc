@@ -148,8 +148,7 @@ Status lower_is_inf(NodeContext& n) {
 
 Status lower_cast(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(1));
-  if (n.options().keep_stored)
-    if (const auto weight = n.stored_weight()) return n.give(n.whole(*weight));
+  if (const auto weight = n.stored_weight(); weight && n.keeps(*weight)) return n.give(n.whole(*weight));
   const int64_t to = n.int_attr("to", 0);
   const auto dtype = dtype_from_onnx(static_cast<int32_t>(std::clamp<int64_t>(to, -1, 1000)));
   if (!dtype) return n.refuse(dtype.error().code, dtype.error().message);

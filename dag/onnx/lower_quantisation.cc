@@ -151,22 +151,11 @@ Result<Item> centred(NodeContext& n) {
   return n.emit(OpKind::Sub, {y, zero});
 }
 
-// As an initializer of the graph, or made by an op of what stays packed.
-Status give_stored(NodeContext& n, const StoredWeight& weight) {
-  if (n.options().keep_stored) return n.give(n.whole(weight));
-  WEFT_TRY(std::vector<ValueId> inputs, n.parts(weight));
-  dag::GraphBuilder& builder = n.state().emitter.builder();
-  auto made =
-      builder.try_add(OpKind::StoredWeight, std::move(inputs), weight.form.matrix.attributes(), n.name());
-  if (!made) return fail(made.error());
-  return n.give(n.cast({builder.spec(made->front()), made->front(), std::nullopt}, weight.dtype));
-}
-
 Status lower_dequantize(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
   const Item& x = n.in(0);
   if (n.options().keep_stored || x.packed)
-    if (const auto weight = n.stored_weight()) return give_stored(n, *weight);
+    if (const auto weight = n.stored_weight()) return n.give(n.whole(*weight));
   if (!range_of(x.dtype()) && x.dtype() != DType::I32)
     return n.unsupported("x is " + to_string(x.spec) + ", not an integer of 8, 16 or 32 bits");
   if (!is_float(n.in(1).dtype())) return n.invalid("its scale is " + to_string(n.in(1).spec));

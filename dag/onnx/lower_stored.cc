@@ -6,7 +6,7 @@ namespace {
 
 using dag::InitializerRole;
 
-// x times the matrix, or rows of it, made by ops that read the parts.
+// x times the matrix, rows of it, or all of it, made by ops that read the parts.
 Result<Item> read_parts(NodeContext& n, const StoredWeight& weight, std::vector<ValueId> inputs, OpKind kind,
                         bool turned) {
   Attributes attributes = weight.form.matrix.attributes();
@@ -25,7 +25,7 @@ Status lower_product(NodeContext& n) {
     return n.unsupported(
         "its matrix is no initializer in blocks of 4 or 8 bits that divide K, or it has an order of groups");
   Item y;
-  if (n.options().keep_stored) {
+  if (n.keeps(*weight)) {
     WEFT_TRY(const Item whole, n.whole(*weight));
     WEFT_TRY(y, n.emit(OpKind::MatMul, {n.in(0), whole}, {{Attr::TransB, int64_t{1}}}));
   } else {
@@ -42,7 +42,7 @@ Status lower_rows(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(3));
   const auto weight = n.stored_weight();
   if (!weight) return n.unsupported("its table is no initializer of 4 or 8 bits, in blocks along its rows");
-  if (n.options().keep_stored) {
+  if (n.keeps(*weight)) {
     WEFT_TRY(const Item whole, n.whole(*weight));
     return n.give(n.emit(OpKind::Gather, {whole, n.in(1)}, {{Attr::Axis, int64_t{0}}}));
   }
@@ -63,7 +63,7 @@ constexpr LowerRow kStoredRows[] = {
 std::span<const LowerRow> stored_lowerings() { return kStoredRows; }
 
 std::optional<StoredWeight> NodeContext::stored_weight() {
-  auto weight = stored_weight_of(*state_.model, state_.held, node_);
+  auto weight = stored_weight_of(state_.held, node_);
   if (!weight) return std::nullopt;
   // Halves, or a scale, that are trained have a gradient of their own.
   for (const dag::StoredForm::Part* part : {&weight->form.numbers, &weight->form.scale}) {
@@ -75,6 +75,10 @@ std::optional<StoredWeight> NodeContext::stored_weight() {
 }
 
 Result<Item> NodeContext::whole(const StoredWeight& weight) {
+  if (!keeps(weight)) {
+    WEFT_TRY(std::vector<ValueId> inputs, parts(weight));
+    return read_parts(*this, weight, std::move(inputs), OpKind::StoredWeight, /*turned=*/false);
+  }
   if (const auto found = state_.whole.find(weight.name); found != state_.whole.end()) return found->second;
   const dag::StoredMatrix& matrix = weight.form.matrix;
   const TensorSpec spec{weight.dtype, {matrix.rows, matrix.columns}};

@@ -110,8 +110,9 @@ struct ImportState {
   std::function<Result<Items>(const pb::GraphProto& body, Items inputs)> lower_body;
   int64_t unrolled_left = 0;                                 // nodes that bodies may still become
   std::map<std::array<int64_t, 3>, Item> causal_masks = {};  // by queries, keys and offset
-  const OnnxModel::Structure* model = nullptr;
-  HeldSpecs held = {};                     // of its initializers
+  const HeldTensors& held;
+  // Those of the file that become initializers of the graph: none unless they are to be kept.
+  StoredWeights kept = {};
   std::map<std::string, Item> whole = {};  // stored weights that are initializers of the graph, by name
   std::map<std::string, ValueId> stored_parts = {};  // what such a weight is made of, where ops read it
   dag::StoredForms stored = {};
@@ -165,7 +166,11 @@ class NodeContext {
 
   // What the node reads in fewer bits, unless that is trained.
   std::optional<StoredWeight> stored_weight();
-  // It as an initializer of the graph; its parts as an op reads them. REQUIRES: of this node.
+  // Whether it is to be an initializer of the graph, and not made by an op: the file has it, and a name in it
+  // means one.
+  bool keeps(const StoredWeight& weight) const { return is_one_of(state_.kept, weight); }
+  // It as a value: that initializer, or an op's result. Its parts as an op reads them. REQUIRES: of this
+  // node.
   Result<Item> whole(const StoredWeight& weight);
   Result<std::vector<ValueId>> parts(const StoredWeight& weight);
 

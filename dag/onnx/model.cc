@@ -1,5 +1,6 @@
 #include "dag/onnx/model.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -120,6 +121,22 @@ Status OnnxModel::read_weight(std::string_view initializer,
     return fail(ErrorCode::NotFound,
                 "the bytes of initializer '" + std::string(initializer.substr(0, 128)) + "' are not there");
   return read_in_pieces(*place.file, place.offset, weight.spec().bytes().value, visit);
+}
+
+Result<dag::Tensor> OnnxModel::read_whole(std::string_view initializer) const {
+  const dag::Tensor& weight = structure_->weights.find(initializer)->second;
+  if (is_read(initializer)) return weight;
+  dag::Tensor tensor(weight.spec());
+  std::span<std::byte> rest = tensor.mutable_bytes();
+  WEFT_TRY_STATUS(read_weight(initializer, [&](std::span<const std::byte> bytes) -> Status {
+    const size_t count = std::min(bytes.size(), rest.size());
+    std::copy_n(bytes.begin(), count, rest.begin());
+    rest = rest.subspan(count);
+    return {};
+  }));
+  if (rest.empty()) return tensor;
+  return fail(ErrorCode::Corrupted, "initializer '" + std::string(initializer.substr(0, 128)) + "' lacks " +
+                                        std::to_string(rest.size()) + " bytes");
 }
 
 Result<OnnxModel> read_model(const std::filesystem::path& path, const ImportLimits& limits) {

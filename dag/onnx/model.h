@@ -40,6 +40,8 @@ class OnnxModel {
   // where they were not found. REQUIRES: the model has it.
   Status read_weight(std::string_view initializer,
                      const std::function<Status(std::span<const std::byte>)>& visit) const;
+  // It in memory. The same errors, and Corrupted where there are fewer bytes. REQUIRES: the model has it.
+  Result<dag::Tensor> read_whole(std::string_view initializer) const;
   const Structure& structure() const { return *structure_; }
   const Learnt* learnt() const { return learnt_.get(); }  // nullptr: nothing
   OnnxModel with(Learnt learnt) const;

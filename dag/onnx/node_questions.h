@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +21,15 @@ inline bool is_standard(const pb::NodeProto& node) {
 inline bool is_op(const pb::NodeProto* node, std::string_view op_type) {
   return node != nullptr && is_standard(*node) && node->op_type() == op_type;
 }
+
+// nullptr: there is none of that name.
+const pb::AttributeProto* find_attribute(const pb::NodeProto& node, std::string_view name);
+// An attribute as it stands, of whatever type.
+int64_t int_of(const pb::NodeProto& node, std::string_view name, int64_t otherwise);
+
+// Names that the node reads, those that its bodies do among them: these may be the graph's.
+void add_names_read(const pb::NodeProto& node, std::set<std::string>& names);
+void add_names_read(const pb::GraphProto& graph, std::set<std::string>& names);  // what it returns, too
 
 // A shape, or another list of at most 64 integers; nothing for other tensors.
 std::optional<std::vector<int64_t>> small_ints(const dag::Tensor& tensor);

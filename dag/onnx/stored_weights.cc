@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
-#include "dag/onnx/fewer_bits.h"
-#include "dag/onnx/parse.h"
+#include "dag/onnx/edit.h"
+#include "dag/onnx/node_questions.h"
 #include "dag/onnx/stored_nodes.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
@@ -18,11 +19,6 @@ using dag::StoredMatrix;
 using dag::TensorSpec;
 using Use = StoredWeight::Use;
 
-int64_t int_of(const pb::NodeProto& node, std::string_view name, int64_t otherwise) {
-  for (const auto& attribute : node.attribute())
-    if (attribute.name() == name) return attribute.i();
-  return otherwise;
-}
 bool has(const pb::NodeProto& node, int operand) {
   return operand < node.input_size() && !node.input(operand).empty();
 }
@@ -32,20 +28,19 @@ bool is_up_to_single(DType dtype) { return dtype == DType::F32 || is_half(dtype)
 // What ends a name that only says that there are fewer bits. A name of another kind gets an end: the numbers
 // and the weight are two things, and files that merge adapters have both.
 constexpr std::string_view kEndings[] = {"_Q4", "_Q8", "_quant", "_quantized"};
-std::string whole_name(const HeldSpecs& held, const std::string& numbers) {
+std::string whole_name(const HeldTensors& held, const std::string& numbers) {
   for (const std::string_view ending : kEndings)
     if (numbers.size() > ending.size() && numbers.ends_with(ending))
-      if (std::string name = numbers.substr(0, numbers.size() - ending.size()); !held.contains(name))
+      if (std::string name = numbers.substr(0, numbers.size() - ending.size()); !held.is_taken(name))
         return name;
   std::string name = numbers + "_whole";
-  while (held.contains(name)) name += "_";
+  while (held.is_taken(name)) name += "_";
   return name;
 }
 
 class Reader {
  public:
-  Reader(const OnnxModel::Structure& model, const HeldSpecs& held, const pb::NodeProto& node)
-      : model_(model), held_(held), node_(node) {}
+  Reader(const HeldTensors& held, const pb::NodeProto& node) : held_(held), node_(node) {}
 
   // x, scale, zero point
   std::optional<StoredWeight> dequantized() {
@@ -75,14 +70,14 @@ class Reader {
     return finish(*dtype);
   }
 
-  // Halves that fewer_bits.cc made of a weight, which has its name behind the Cast. Others are weights by
-  // themselves.
+  // Halves that were made of a weight, which has its name behind the Cast. Others are weights by themselves.
   std::optional<StoredWeight> cast() {
     if (!take(0, weight_.form.numbers) || int_of(node_, "to", 0) != pb::TensorProto::FLOAT)
       return std::nullopt;
-    if (weight_.form.numbers.name != node_.output(0) + std::string(kRoundedHalf)) return std::nullopt;
     const TensorSpec& numbers = weight_.form.numbers.spec;
-    if (!is_half(numbers.dtype) || numbers.rank() != 2 || numbers.element_count() == 0) return std::nullopt;
+    if (!is_half(numbers.dtype) || numbers.rank() != 2 || numbers.element_count() == 0 ||
+        weight_.form.numbers.name != name_of_half(node_.output(0), numbers.dtype))
+      return std::nullopt;
     matrix() = {.rows = numbers.shape[0], .columns = numbers.shape[1], .numbers = numbers.dtype};
     weight_.name = node_.output(0);
     return weight_;
@@ -99,7 +94,7 @@ class Reader {
     // Each row of packed zeros begins a byte.
     if (matrix().has_zero && matrix().bits == 4 && inner / block % 2 != 0) return std::nullopt;
     weight_.use = Use::Factor;
-    weight_.name = whole_name(held_, node_.input(1));
+    weight_.name = whole_name(held_, weight_.form.numbers.name);
     return finish(weight_.form.scale.spec.dtype);
   }
 
@@ -110,8 +105,7 @@ class Reader {
     if (dims.size() != 2 || dims[0] < 1 || dims[1] < 1) return std::nullopt;
     const int64_t axis = int_of(node_, "quantize_axis", 1), block = int_of(node_, "block_size", 128);
     if ((axis != 1 && axis != -1) || block < 1) return std::nullopt;
-    const pb::TensorProto* proto = initializer(node_.input(0));
-    if (proto == nullptr || !is_four_bit(*proto)) {  // in whole bytes, as MatMulNBits has them
+    if (!is_four_bit(*held_.find(node_.input(0))->proto)) {  // in whole bytes, as MatMulNBits has them
       if (matrix().numbers != DType::U8 || !set_bits_in_bytes(int_of(node_, "bits", 4))) return std::nullopt;
       dims[1] *= 8 / matrix().bits;
     }
@@ -119,7 +113,7 @@ class Reader {
     set_block(1, std::min(block, dims[1]));
     if (matrix().has_zero && matrix().bits == 4 && matrix().scale_columns() % 2 != 0) return std::nullopt;
     weight_.use = Use::Table;
-    weight_.name = whole_name(held_, node_.input(0));
+    weight_.name = whole_name(held_, weight_.form.numbers.name);
     return finish(weight_.form.scale.spec.dtype);
   }
 
@@ -137,37 +131,30 @@ class Reader {
     return true;
   }
 
-  const pb::TensorProto* initializer(const std::string& name) const {
-    for (const auto& proto : model_.proto.graph().initializer())
-      if (proto.name() == name) return &proto;
-    return nullptr;
-  }
-  std::vector<int64_t> dims_of(int operand) const {
-    const pb::TensorProto* proto = initializer(node_.input(operand));
-    return proto ? std::vector<int64_t>(proto->dims().begin(), proto->dims().end()) : std::vector<int64_t>();
-  }
+  // REQUIRES: the operand was taken.
+  const std::vector<int64_t>& dims_of(int operand) const { return held_.find(node_.input(operand))->dims; }
 
   bool take(int numbers, int scale, int zero) {
     if (!take(numbers, weight_.form.numbers) || !take(scale, weight_.form.scale)) return false;
     matrix().numbers = weight_.form.numbers.spec.dtype;
     matrix().scale = weight_.form.scale.spec.dtype;
     if (!is_byte(matrix().numbers) || !is_up_to_single(matrix().scale)) return false;
-    const pb::TensorProto* proto = initializer(node_.input(numbers));
     // Small ones are held a number in a byte.
-    const bool is_packed = proto != nullptr && is_four_bit(*proto) && weight_.form.numbers.spec.rank() == 1;
-    matrix().bits = is_packed && proto->dims_size() == 2 ? 4 : 8;
+    const HeldTensor& tensor = *held_.find(node_.input(numbers));
+    matrix().bits = is_packed(*tensor.proto, tensor.spec) ? 4 : 8;
     matrix().has_zero = has(node_, zero);
     return !matrix().has_zero || take(zero, weight_.form.zero);
   }
   bool take(int operand, StoredForm::Part& part) const {
     if (!has(node_, operand)) return false;
-    const auto found = held_.find(node_.input(operand));
-    if (found == held_.end()) return false;
-    part = {found->first, found->second};
+    const HeldTensor* found = held_.find(node_.input(operand));
+    if (found == nullptr) return false;
+    part = {found->initializer, found->spec};
     return true;
   }
 
   std::optional<StoredWeight> finish(DType dtype) {
+    if (!dag::checked_element_count({matrix().rows, matrix().columns})) return std::nullopt;
     weight_.dtype = dtype;
     matrix().rounded = dtype;
     if (matrix().has_zero) matrix().zero_bits = matrix().zero_bits_of(weight_.form.zero.spec.element_count());
@@ -175,46 +162,90 @@ class Reader {
       return part.spec.dtype == want.dtype && part.spec.element_count() == want.element_count();
     };
     const StoredForm& form = weight_.form;
-    if (!dag::checked_element_count({form.matrix.rows, form.matrix.columns}) ||
-        !fits(form.numbers, form.matrix.numbers_spec()) || !fits(form.scale, form.matrix.scale_spec()) ||
+    if (!fits(form.numbers, form.matrix.numbers_spec()) || !fits(form.scale, form.matrix.scale_spec()) ||
         (form.matrix.has_zero && !fits(form.zero, form.matrix.zero_spec())))
       return std::nullopt;
     return weight_;
   }
 
-  const OnnxModel::Structure& model_;
-  const HeldSpecs& held_;
+  const HeldTensors& held_;
   const pb::NodeProto& node_;
   StoredWeight weight_;
 };
 
 Result<dag::Tensor> whole(const OnnxModel& model, const StoredForm::Part& part) {
   if (part.name.empty()) return dag::Tensor();
-  dag::Tensor tensor(part.spec);
-  std::span<std::byte> rest = tensor.mutable_bytes();
-  WEFT_TRY_STATUS(model.read_weight(part.name, [&](std::span<const std::byte> bytes) -> Status {
-    const size_t count = std::min(bytes.size(), rest.size());
-    std::copy_n(bytes.begin(), count, rest.begin());
-    rest = rest.subspan(count);
-    return {};
-  }));
-  return tensor;
+  return model.read_whole(part.name);
+}
+
+// A shape with 0 and -1 resolved; nothing where it has not as many elements as `dims`.
+std::optional<std::vector<int64_t>> reshaped(const std::vector<int64_t>& dims, std::vector<int64_t> shape) {
+  const auto count = dag::checked_element_count(dims);
+  if (!count || *count == 0) return std::nullopt;
+  int64_t rest = *count;
+  int64_t* open = nullptr;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0 && i < dims.size()) shape[i] = dims[i];
+    if (shape[i] == -1 && open == nullptr) {
+      open = &shape[i];
+      continue;
+    }
+    if (shape[i] < 1 || rest % shape[i] != 0) return std::nullopt;
+    rest /= shape[i];
+  }
+  if (open != nullptr) *open = rest;
+  if (open == nullptr && rest != 1) return std::nullopt;
+  return shape;
 }
 
 }  // namespace
 
-HeldSpecs held_specs(const OnnxModel::Structure& model) {
-  HeldSpecs held;
-  for (const auto& proto : model.proto.graph().initializer())
-    held.emplace(proto.name(), model.weights.find(proto.name())->second.spec());
-  return held;
+HeldTensors::HeldTensors(const OnnxModel::Structure& model) {
+  const pb::GraphProto& graph = model.proto.graph();
+  for (const auto& input : graph.input()) taken_.insert(input.name());
+  for (const auto& proto : graph.initializer()) {
+    taken_.insert(proto.name());
+    tensors_.emplace(proto.name(), HeldTensor{.initializer = proto.name(),
+                                              .proto = &proto,
+                                              .spec = model.weights.find(proto.name())->second.spec(),
+                                              .dims = {proto.dims().begin(), proto.dims().end()}});
+  }
+  std::unordered_map<std::string, const pb::NodeProto*> constants;
+  for (const auto& node : graph.node()) {
+    taken_.insert(node.output().begin(), node.output().end());
+    if (node.output_size() != 1) continue;
+    if (is_op(&node, "Constant")) constants[node.output(0)] = &node;
+    if (!is_op(&node, "Reshape") || node.input_size() != 2) continue;
+    const auto constant = constants.find(node.input(1));
+    add_reshaped(model, node, constant == constants.end() ? nullptr : constant->second);
+  }
 }
 
-std::optional<StoredWeight> stored_weight_of(const OnnxModel::Structure& model, const HeldSpecs& held,
-                                             const pb::NodeProto& node) {
-  Reader reader(model, held, node);
+void HeldTensors::add_reshaped(const OnnxModel::Structure& model, const pb::NodeProto& node,
+                               const pb::NodeProto* constant) {
+  const HeldTensor* source = find(node.input(0));
+  if (source == nullptr || is_four_bit(*source->proto) || int_of(node, "allowzero", 0) != 0) return;
+  std::optional<std::vector<int64_t>> sizes;
+  if (const auto shape = model.weights.find(node.input(1)); shape == model.weights.end())
+    sizes = constant != nullptr ? small_ints_of_constant(*constant) : std::nullopt;
+  else if (!model.unread.contains(shape->first))
+    sizes = small_ints(shape->second);
+  auto dims = sizes ? reshaped(source->dims, *sizes) : std::nullopt;
+  if (!dims) return;
+  HeldTensor tensor = *source;
+  tensor.dims = std::move(*dims);
+  tensors_.emplace(node.output(0), std::move(tensor));
+}
+
+const HeldTensor* HeldTensors::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::optional<StoredWeight> stored_weight_of(const HeldTensors& held, const pb::NodeProto& node) {
+  Reader reader(held, node);
   if (node.output_size() != 1) return std::nullopt;
-  if (node.domain().empty() || node.domain() == "ai.onnx") {
+  if (is_standard(node)) {
     if (node.op_type() == "Cast") return reader.cast();
     return node.op_type() == "DequantizeLinear" ? reader.dequantized() : std::nullopt;
   }
@@ -224,17 +255,22 @@ std::optional<StoredWeight> stored_weight_of(const OnnxModel::Structure& model, 
   return std::nullopt;
 }
 
-std::map<std::string, StoredWeight, std::less<>> stored_weights(const OnnxModel& model) {
-  const HeldSpecs held = held_specs(model.structure());
-  std::map<std::string, StoredWeight, std::less<>> weights;
+StoredWeights stored_weights(const OnnxModel& model) {
+  const HeldTensors held(model.structure());
+  StoredWeights weights;
   for (const auto& node : model.structure().proto.graph().node())
-    if (auto weight = stored_weight_of(model.structure(), held, node)) weights.emplace(weight->name, *weight);
+    if (auto weight = stored_weight_of(held, node)) weights.emplace(weight->name, *weight);
   return weights;
+}
+
+bool is_one_of(const StoredWeights& weights, const StoredWeight& weight) {
+  const auto found = weights.find(weight.name);
+  return found != weights.end() && found->second.dtype == weight.dtype && found->second.form == weight.form;
 }
 
 TrainedTensors widened(const OnnxModel& model) {
   TrainedTensors tensors;
-  auto weights = stored_weights(model);
+  StoredWeights weights = stored_weights(model);
   for (const auto& [name, weight] : weights)
     tensors.specs[name] = {DType::F32, {weight.form.matrix.rows, weight.form.matrix.columns}};
   tensors.read = [model, weights = std::move(weights)](const std::string& name,
@@ -287,55 +323,96 @@ void read_whole(const pb::NodeProto& node, const StoredWeight& weight, std::vect
   if (has_bias) add("Add", {product, node.input(5)}, node.output(0), "/bias");
 }
 
+pb::NodeProto cast_to_float(const std::string& half, const std::string& weight) {
+  pb::NodeProto cast;
+  cast.set_op_type("Cast");
+  cast.add_input(half);
+  cast.add_output(weight);
+  auto& to = *cast.add_attribute();
+  to.set_name("to");
+  to.set_type(pb::AttributeProto::INT);
+  to.set_i(pb::TensorProto::FLOAT);
+  return cast;
+}
+
+// Reshapes of initializers that nothing reads go; what they read.
+std::set<std::string> remove_unread_reshapes(pb::GraphProto& graph, const HeldTensors& held) {
+  std::set<std::string> read, inputs;
+  add_names_read(graph, read);
+  auto& nodes = *graph.mutable_node();
+  const auto is_unread = [&](const pb::NodeProto& node) {
+    if (!is_op(&node, "Reshape") || held.find(node.output(0)) == nullptr || read.contains(node.output(0)))
+      return false;
+    inputs.insert(node.input().begin(), node.input().end());
+    return true;
+  };
+  nodes.erase(std::remove_if(nodes.begin(), nodes.end(), is_unread), nodes.end());
+  return inputs;
+}
+
 }  // namespace
 
-Result<OnnxModel> with_whole_weights(const OnnxModel& model, const std::vector<std::string>& names) {
+std::string name_of_half(const std::string& weight, DType half) {
+  return weight + (half == DType::F16 ? "_f16" : "_bf16");
+}
+
+Result<OnnxModel> with_whole_weights(const OnnxModel& model, const std::map<std::string, DType>& dtypes) {
   auto made = std::make_shared<OnnxModel::Structure>(model.structure());
-  const HeldSpecs held = held_specs(model.structure());
+  const HeldTensors held(model.structure());
   pb::GraphProto& graph = *made->proto.mutable_graph();
+  StoredWeights stored = stored_weights(model);
+  std::erase_if(stored, [&](const auto& entry) { return !dtypes.contains(entry.first); });
+
+  // How each is computed with.
+  std::map<std::string, TensorSpec> weights;
+  for (const auto& [name, weight] : stored)
+    weights[name] = {weight.dtype, {weight.form.matrix.rows, weight.form.matrix.columns}};
+  for (const auto& [name, dtype] : dtypes)
+    if (const HeldTensor* tensor = held.find(name);
+        tensor && tensor->initializer == name && !stored.contains(name))
+      weights.emplace(name, tensor->spec);
+
   std::vector<pb::NodeProto> nodes;
-  std::map<std::string, StoredWeight> whole;
+  std::set<std::string> unread;  // what nothing may read any more
+  for (const auto& [name, spec] : weights) {
+    const DType dtype = dtypes.at(name);
+    if (dtype == spec.dtype) continue;
+    const std::string half = name_of_half(name, dtype);
+    if (spec.dtype != DType::F32 || !is_half(dtype) || held.is_taken(half))
+      return fail(ErrorCode::InvalidArgument,
+                  "'" + name.substr(0, 128) + "' is " + to_string(spec) + " and cannot be written as " +
+                      std::string(to_string(dtype)) +
+                      (held.is_taken(half) ? ": the model has a '" + half.substr(0, 128) + "'" : ""));
+    if (!stored.contains(name)) unread.insert(name);
+    nodes.push_back(cast_to_float(half, name));
+  }
   for (const auto& node : graph.node()) {
-    const auto weight = stored_weight_of(model.structure(), held, node);
-    if (!weight || std::find(names.begin(), names.end(), weight->name) == names.end()) {
+    const auto weight = stored_weight_of(held, node);
+    if (weight && is_one_of(stored, *weight))
+      read_whole(node, *weight, nodes);
+    else
       nodes.push_back(node);
-      continue;
-    }
-    read_whole(node, *weight, nodes);
-    whole.emplace(weight->name, *weight);
   }
   graph.clear_node();
   for (pb::NodeProto& node : nodes) *graph.add_node() = std::move(node);
+
+  for (const auto& [name, weight] : stored)
+    for (const StoredForm::Part* part : {&weight.form.numbers, &weight.form.scale, &weight.form.zero})
+      unread.insert(part->name);
+  const std::set<std::string> of_reshapes = remove_unread_reshapes(graph, held);
+  unread.insert(of_reshapes.begin(), of_reshapes.end());
   std::set<std::string> read;
-  for (const auto& node : graph.node()) read.insert(node.input().begin(), node.input().end());
-  for (const auto& output : graph.output()) read.insert(output.name());
-  // What nothing reads any more goes.
-  for (const auto& [name, weight] : whole)
-    for (const StoredForm::Part* part : {&weight.form.numbers, &weight.form.scale, &weight.form.zero}) {
-      if (part->name.empty() || read.contains(part->name)) continue;
-      auto& initializers = *graph.mutable_initializer();
-      const auto at = std::find_if(initializers.begin(), initializers.end(),
-                                   [&](const auto& proto) { return proto.name() == part->name; });
-      if (at == initializers.end()) continue;  // another weight had it, too
-      made->forms.erase(made->forms.begin() + (at - initializers.begin()));
-      initializers.erase(at);
-      made->weights.erase(part->name);
-      made->unread.erase(part->name);
-    }
-  const auto form =
-      model.has_external_data() ? OnnxModel::Structure::Form::External : OnnxModel::Structure::Form::Raw;
-  for (const auto& [name, weight] : whole) {
-    pb::TensorProto& proto = *graph.add_initializer();
-    proto.set_name(name);
-    proto.set_data_type(dtype_to_onnx(weight.dtype));
-    proto.add_dims(weight.form.matrix.rows);
-    proto.add_dims(weight.form.matrix.columns);
-    if (form == OnnxModel::Structure::Form::External) proto.set_data_location(pb::TensorProto::EXTERNAL);
-    made->forms.push_back(form);
-    // Zeros of no use: who writes the model gives it other values.
-    WEFT_TRY(made->weights[name],
-             zeros_without_memory({weight.dtype, {weight.form.matrix.rows, weight.form.matrix.columns}}));
-    made->unread[name] = {};
+  add_names_read(graph, read);
+  std::erase_if(unread,
+                [&](const std::string& name) { return read.contains(name) && !weights.contains(name); });
+  remove_initializers(*made, unread);
+  for (const auto& [name, spec] : weights) {
+    const DType dtype = dtypes.at(name);
+    if (dtype != spec.dtype)
+      WEFT_TRY_STATUS(
+          add_initializer(*made, name_of_half(name, dtype), {dtype, spec.shape}, model.has_external_data()));
+    else if (stored.contains(name))
+      WEFT_TRY_STATUS(add_initializer(*made, name, spec, model.has_external_data()));
   }
   return OnnxModel(std::move(made));
 }

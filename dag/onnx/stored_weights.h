@@ -23,14 +23,23 @@ struct StoredWeight {
   dag::StoredForm form;
 };
 
-// All of a model, by name.
-std::map<std::string, StoredWeight, std::less<>> stored_weights(const OnnxModel& model);
+using StoredWeights = std::map<std::string, StoredWeight, std::less<>>;  // by name
+
+// All of a model. Where nodes make different ones of numbers that would give them one name it is the first's.
+StoredWeights stored_weights(const OnnxModel& model);
+// Whether it is there with the same numbers, however it is used.
+bool is_one_of(const StoredWeights& weights, const StoredWeight& weight);
 
 // These weights as F32, of the model's tensors: one is made at a time, in parts.
 TrainedTensors widened(const OnnxModel& model);
 
-// The model with the weights of those names as initializers of their own dtype, whose values are still to be
-// given, in place of what it keeps them in; other names are left out.
-Result<OnnxModel> with_whole_weights(const OnnxModel& model, const std::vector<std::string>& names);
+// What an initializer is called that has a weight's numbers in half precision, where a Cast behind it has the
+// weight's own name.
+std::string name_of_half(const std::string& weight, dag::DType half);
+
+// The model with the weights of those names as initializers of those dtypes, whose values are still to be
+// given, in place of what it has now. A weight that is computed with as F32 may be a half, by the name above;
+// others have the dtype that they have. InvalidArgument where that name is taken, or for another dtype.
+Result<OnnxModel> with_whole_weights(const OnnxModel& model, const std::map<std::string, dag::DType>& dtypes);
 
 }  // namespace weft::onnx

@@ -137,8 +137,12 @@ bool stays_packed(const Proto& proto, const TensorSpec& spec) {
   return is_four_bit(proto) && spec.rank() == 2 && stored_bytes(proto, spec) >= kPackedMin;
 }
 
+bool is_packed(const Proto& proto, const TensorSpec& held) {
+  return is_four_bit(proto) && held.rank() == 1 && proto.dims_size() == 2;
+}
+
 int64_t stored_bytes(const Proto& proto, const TensorSpec& spec) {
-  return is_four_bit(proto) ? (spec.element_count() + 1) / 2 : spec.bytes().value;
+  return is_four_bit(proto) && !is_packed(proto, spec) ? (spec.element_count() + 1) / 2 : spec.bytes().value;
 }
 
 Tensor tensor_from_stored(const Proto& proto, const TensorSpec& spec, std::span<const std::byte> stored) {
@@ -150,7 +154,7 @@ Tensor tensor_from_stored(const Proto& proto, const TensorSpec& spec, std::span<
 
 std::vector<std::byte> stored_form(const Proto& proto, const Tensor& tensor) {
   const auto bytes = tensor.bytes();
-  if (!is_four_bit(proto)) return {bytes.begin(), bytes.end()};
+  if (!is_four_bit(proto) || is_packed(proto, tensor.spec())) return {bytes.begin(), bytes.end()};
   std::vector<std::byte> stored(static_cast<size_t>(stored_bytes(proto, tensor.spec())));
   for (size_t i = 0; i < bytes.size(); ++i)
     stored[i / 2] |= (bytes[i] & std::byte{0x0F}) << (i % 2 == 0 ? 0 : 4);

@@ -21,7 +21,9 @@ bool is_four_bit(const pb::TensorProto& proto);
 // Whether a model holds the numbers of such an initializer as its file does: those of a matrix that is no
 // small one.
 bool stays_packed(const pb::TensorProto& proto, const dag::TensorSpec& spec);
-// Bytes that the data of a tensor of this spec takes in the file.
+// Whether a tensor of this spec, which a model has for it, is so.
+bool is_packed(const pb::TensorProto& proto, const dag::TensorSpec& held);
+// Bytes that the data of a tensor of this spec takes in the file. Of what is packed it is the spec's.
 int64_t stored_bytes(const pb::TensorProto& proto, const dag::TensorSpec& spec);
 // Between the file's bytes and the tensor's. REQUIRES: `stored` has stored_bytes().
 dag::Tensor tensor_from_stored(const pb::TensorProto& proto, const dag::TensorSpec& spec,

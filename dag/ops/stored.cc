@@ -45,19 +45,21 @@ Specs infer_stored_weight(const ShapeContext& c) {
 }  // namespace
 
 void add_stored_ops(OpTable& table) {
-  table.add({.kind = OpKind::StoredMatMul,
-             .family = Family::MatMul,
-             .inputs_min = 2,
-             .inputs_max = 4,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_stored_matmul,
-             .vjp = stored_matmul_vjp,
-             .flops = stored_matmul_flops,
-             .work = Work::MatMul,
-             .about =
-                 "x[..,K], w (f16, bf16; or i8, u8 of bits 8 or 4), scale?, zero? -> [..,N]: x times the "
-                 "matrix of shape [K,N], with trans_b [N,K]; of integers (w - zero) * scale, as dtype, in "
-                 "blocks of sizes; without a zero it is count; no cotangent of the matrix"});
+  table.add(
+      {.kind = OpKind::StoredMatMul,
+       .family = Family::MatMul,
+       .inputs_min = 2,
+       .inputs_max = 4,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_stored_matmul,
+       .vjp = stored_matmul_vjp,
+       .flops = stored_matmul_flops,
+       .work = Work::MatMul,
+       .about =
+           "x[..,K], w (f16, bf16; or i8, u8 of bits 8 or 4), scale?, zero? -> [..,N]: x times the "
+           "matrix of shape [K,N], with trans_b [N,K]; of integers (w - zero) * scale, as dtype, in "
+           "blocks of sizes, where the attribute zero stands in for an absent operand; no cotangent of the "
+           "matrix"});
   table.add({.kind = OpKind::StoredWeight,
              .family = Family::MatMul,
              .inputs_min = 1,

@@ -191,6 +191,9 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"data=x", "`data` must be a map"},
       {"model={}", "`model` must be a text, not a map"},
       {"output=[]", "`output` must be a text"},
+      {"output={path: t.onnx, base: lnk}", "`output.base`"},
+      {"output={path: t.onnx, merged: int4}", "`output.merged`"},
+      {"output={path: t.onnx, merged: float16}", "it goes with `adapters`"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.set);

@@ -56,6 +56,19 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::None);
 }
 
+TEST(Job, OutputSaysHowTheFileIsWritten) {
+  const Job plain = parsed(kSmall, {"output=t.onnx"});
+  EXPECT_FALSE(plain.output_form.links_base);
+  EXPECT_FALSE(plain.output_form.merged.has_value());
+  const Job linked = parsed(kSmall, {"output={base: link}"});
+  EXPECT_EQ(linked.output.filename(), "trained.onnx");
+  EXPECT_TRUE(linked.output_form.links_base);
+  const Job merged =
+      parsed(kSmall, {"output={path: t.onnx, merged: bfloat16}", "adapters={type: lora, targets: [\"*\"]}"});
+  EXPECT_EQ(merged.output.filename(), "t.onnx");
+  EXPECT_EQ(merged.output_form.merged, dag::DType::BF16);
+}
+
 TEST(Job, AnInputMayHaveAValue) {
   const Job job = parsed(kSmall, {"inputs.sr={value: 16000}", "inputs.scale={value: [[1, 2.5], [-3, 4e2]]}",
                                   "inputs.flag={value: true}"});

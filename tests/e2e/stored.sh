@@ -8,7 +8,7 @@ cluster_begin
 /usr/bin/python3 bench/adapters/make_gpt.py "$work" --layers 2 --width 64 --heads 2 --vocabulary 256 --length 32 --batch 8 --steps 6
 job=$work/lora.yaml
 sets=(--set 'optimizer={type: adamw, learning_rate: 0.01}' --set microbatch_size=4)
-adapters=(--set 'adapters={type: lora, rank: 4, alpha: 8, targets: ["*.c_attn.weight", "*.c_fc.weight"]}')
+adapters=(--set 'adapters={type: lora, rank: 4, alpha: 8, targets: ["*.c_attn.weight", "*.c_fc.weight", "*.wte.weight"]}')
 local_run() {  # local_run NAME [ARGS]: the trained file is NAME.onnx
   local name=$1; shift
   "$weft" local "$job" --threads 1 "${sets[@]}" "${adapters[@]}" --set "output=$work/$name.onnx" "$@" >"$work/$name.log" 2>&1 ||
@@ -16,8 +16,15 @@ local_run() {  # local_run NAME [ARGS]: the trained file is NAME.onnx
 }
 refused() {  # refused WORDS ARGS...: `weft local` says so
   local words=$1; shift
-  if "$weft" local "$job" "${sets[@]}" --set "output=$work/no.onnx" "$@" >"$work/no.log" 2>&1; then fail "taken: $*"; fi
+  if "$weft" local "$job" --set "output=$work/no.onnx" "${sets[@]}" "$@" >"$work/no.log" 2>&1; then fail "taken: $*"; fi
   grep -q "$words" "$work/no.log" || { cat "$work/no.log" >&2; fail "it does not say '$words'"; }
+}
+# The merged model is the base with its adapters, and no other. What was integers is merged as halves.
+check_merge() {  # check_merge LOG [MOST]: how far the merged outputs may be from the adapters' own
+  local numbers; numbers=$(sed -nE 's/.*outputs of the merged model: ([^ ]+) from the adapters. own, ([^ ]+) from the base.*/\1 \2/p' "$1")
+  awk -v numbers="$numbers" -v most="${2:-1e-4}" \
+    'BEGIN { split(numbers, n, " "); exit !(n[1] < most && n[2] > 20 * n[1] && n[2] > 0.01 && n[2] < 100) }' ||
+    fail "merged, adapters and base: '$numbers' in $(cat "$1")"
 }
 loss_of() { grep -oE 'loss [0-9.]+' "$work/$1.log" | tail -n 1 | cut -d' ' -f2; }
 
@@ -27,12 +34,25 @@ local_run plain
 for store in bf16 int8 int4; do
   local_run "$store" --set "base={store: $store, block: 32}"
   grep -q "base: [0-9]* matrices are kept in $store, .* in place of .*another model" "$work/$store.log" || fail "$store: $(cat "$work/$store.log")"
-  grep -q 'outputs of the merged model: .* from the adapters' "$work/$store.log" || fail "nothing is compared: $(cat "$work/$store.log")"
+  if [ "$store" = bf16 ]; then check_merge "$work/$store.log"; else check_merge "$work/$store.log" 0.02; fi
   awk -v a="$(loss_of plain)" -v b="$(loss_of "$store")" 'BEGIN { d = a - b; exit !(d < 0.2 && d > -0.2) }' ||
     fail "$store learns something else: $(loss_of plain) and $(loss_of "$store")"
 done
 if cmp -s "$work/plain.adapter/adapter_model.safetensors" "$work/int4.adapter/adapter_model.safetensors"; then fail "nothing was rounded"; fi
 [ "$(stat -c %s "$work/int4.onnx")" -lt "$(($(stat -c %s "$work/plain.onnx") * 3 / 4))" ] || fail "what no adapter changed is to stay in four bits"
+
+# The type of what was merged: computed with are the same numbers, as far as the type has them.
+for type in float32 bfloat16; do
+  local_run "merged-$type" --set 'base={store: int4, block: 32}' --set "output={path: $work/merged-$type.onnx, merged: $type}"
+  same_file "adapters of $type" "$work/int4.adapter/adapter_model.safetensors" "$work/merged-$type.adapter/adapter_model.safetensors"
+done
+check_merge "$work/merged-float32.log"
+check_merge "$work/merged-bfloat16.log" 0.2
+[ "$(stat -c %s "$work/int4.onnx")" -lt "$(stat -c %s "$work/merged-float32.onnx")" ] || fail "halves are to be the smaller ones"
+"$weft" merge "$work/int4.onnx" "$work/int4.adapter" -o "$work/twice.onnx" >"$work/merge.txt" 2>&1 || fail "merge: $(cat "$work/merge.txt")"
+# What was merged is trained on.
+local_run again --set "model=$work/int4.onnx"
+check_merge "$work/again.log" 0.02
 
 # A file with halves: kept as they are, or as float32.
 cp "$work/bf16.onnx" "$work/halves.onnx"
@@ -48,10 +68,34 @@ for store in int4 bf16; do
   "$weft" submit "$job" "${sets[@]}" "${adapters[@]}" --set "base={store: $store, block: 32}" --set placement.stages=2 \
     --set "output=$work/out.onnx" >"$work/submit.txt" 2>&1 || fail "submit: $(cat "$work/submit.txt")"
   grep -q "matrices are kept in $store" "$work/submit.txt" || fail "nothing is said: $(cat "$work/submit.txt")"
+  check_merge "$work/submit.txt" 0.02
   same_file "$store in two stages on peers" "$work/$store.onnx" "$work/out.onnx"
   same_file "$store: adapters" "$work/$store.adapter/adapter_model.safetensors" "$work/out.adapter/adapter_model.safetensors"
 done
-"$weft" merge "$work/int4.onnx" "$work/int4.adapter" -o "$work/again.onnx" >/dev/null 2>"$work/merge.txt" || fail "merge: $(cat "$work/merge.txt")"
+
+# ---- a file that keeps its numbers outside: what nobody trained stays there
+
+mkdir "$work/large" "$work/large/out"
+/usr/bin/python3 bench/adapters/make_large.py "$work/large" --layers 1 --width 256 --inner 512 --heads 4 --vocabulary 512 --length 32
+large() {  # large NAME ARGS...: `weft ARGS... JOB` with the output NAME.onnx
+  local name=$1; shift
+  "$weft" "$@" "$work/large/lora.yaml" --set 'optimizer={type: adamw, learning_rate: 0.01}' --set steps=6 \
+    --set "output={path: $work/large/$name.onnx, base: link}" >"$work/$name.log" 2>&1 || { cat "$work/$name.log" >&2; fail "$name"; }
+  check_merge "$work/$name.log" 0.02
+}
+large linked local --threads 1
+large sent submit --set placement.stages=2
+same_file "linked data, from peers" "$work/large/linked.onnx.data" "$work/large/sent.onnx.data"
+# Two matrices of 256 x 256 in halves.
+[ "$(stat -c %s "$work/large/linked.onnx.data")" = $((2 * 256 * 256 * 2)) ] || fail "$(ls -l "$work/large")"
+"$weft" merge "$work/large/model.onnx" "$work/large/linked.adapter" -o "$work/large/merged.onnx" --link >"$work/merge.txt" 2>&1 || fail "merge: $(cat "$work/merge.txt")"
+same_file "merged afterwards" "$work/large/linked.onnx.data" "$work/large/merged.onnx.data"
+job=$work/large/lora.yaml
+sets=(--set "output={path: $work/large/out/no.onnx, base: link}")
+refused 'is not the folder of' --set steps=1
+sets=(--set "output={path: $work/large/no.onnx, base: link}")
+refused 'output.base: link. leaves what is not trained in the model' --set 'base={store: int8}'
+job=$work/lora.yaml sets=()
 
 # ---- what is wrong
 

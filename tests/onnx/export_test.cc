@@ -173,6 +173,43 @@ TEST(Export, AFileIsWhatProtobufWritesThoughItIsWrittenInPieces) {
   EXPECT_EQ(read_all(folder / "t.onnx"), trained_bytes(must_read(maker.bytes()), trained).value());
 }
 
+// Of the data outside only what is new is written; the rest is read where the model has it.
+TEST(Export, WhatIsNotTrainedMayStayInTheModelsFiles) {
+  const auto folder = fresh_folder("linked_data");
+  std::filesystem::create_directories(folder / "base" / "deeper");
+  ModelMaker maker = model_of_all_forms();
+  for (auto& tensor : *maker.graph().mutable_initializer()) {
+    if (!tensor.has_raw_data()) continue;
+    write_bytes(folder / "base" / (tensor.name() + ".bin"), tensor.raw_data());
+    tensor.clear_raw_data();
+    keep_outside(tensor, tensor.name() + ".bin");
+  }
+  write_bytes(folder / "base" / "model.onnx", maker.bytes());
+  const auto opened = open_model(folder / "base" / "model.onnx");
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  const OnnxModel before = *read_model(folder / "base" / "model.onnx");
+  const dag::Weights trained{{"w", changed(before, 2).at("w")}};
+  for (const auto& output : {folder / "t.onnx", folder / "base" / "t.onnx"}) {
+    const auto files = write_beside(*opened, folder / "base", in_memory(trained), output);
+    ASSERT_TRUE(files.has_value()) << files.error().message;
+    EXPECT_EQ(std::filesystem::file_size(output.string() + ".data"), trained.at("w").bytes().size());
+    for (const auto& path : {files->trained, files->inference}) {
+      const auto again = read_model(path);
+      ASSERT_TRUE(again.has_value()) << again.error().message;
+      for (const auto& [name, tensor] : before.weights()) {
+        const auto& want = name == "w" ? trained.at("w") : tensor;
+        EXPECT_TRUE(std::ranges::equal(again->weights().at(name).bytes(), want.bytes())) << name;
+      }
+    }
+  }
+  ASSERT_TRUE(write_beside(*opened, folder / "base", in_memory({}), folder / "same.onnx").has_value());
+  EXPECT_FALSE(std::filesystem::exists(folder / "same.onnx.data")) << "there is nothing new";
+  const auto beyond =
+      write_beside(*opened, folder / "base", in_memory(trained), folder / "base" / "deeper" / "t.onnx");
+  ASSERT_FALSE(beyond.has_value());
+  EXPECT_EQ(beyond.error().code, ErrorCode::InvalidArgument);
+}
+
 TEST(Export, WhatLiesOutsideIsWrittenOnceForBothFiles) {
   const auto folder = fresh_folder("shared_data");
   ModelMaker maker = model_of_all_forms();

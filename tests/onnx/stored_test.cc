@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/rng.h"
 #include "dag/onnx/fewer_bits.h"
@@ -232,10 +233,67 @@ TEST(StoredWeights, NamesOfAllKindsAreTakenApart) {
   }
 }
 
+// One name for two weights: each node has its own, and what is kept by the name is the first's.
+TEST(StoredWeights, ScalesOfAnotherNodeAreNotTaken) {
+  Product made;
+  add_tensor(made.maker, "other_scales", wave({6, 2}, 5, 0.1));
+  pb::NodeProto& other = made.maker.node("MatMulNBits", {}, {"z"});
+  other = made.maker.graph().node(0);
+  other.set_input(2, "other_scales");
+  other.set_output(0, "z");
+  made.maker.output("z");
+  ImportOptions options = training_options();
+  options.keep_stored = true;
+  const auto imported = import_bytes(made.maker.bytes(), options);
+  ASSERT_TRUE(imported.has_value()) << imported.error().message;
+  EXPECT_EQ(imported->stored.size(), 1u);
+  const dag::Graph graph = store(imported->graph, imported->stored, dag::op_table());
+  const dag::Tensor x = wave({2, 3, 64});
+  const auto values = run_graph(graph, imported->weights, {{"x", x}});
+  ASSERT_TRUE(values.has_value()) << values.error().message;
+  expect_near(to_doubles(values->at("y")), product(x, made.weight(false), 6, 64));
+  made.scales = wave({6, 2}, 5, 0.1);
+  expect_near(to_doubles(values->at("z")), product(x, made.weight(false), 6, 64));
+  // Made whole, the first is; the other still reads its numbers.
+  const auto whole = with_whole_weights(*read_bytes(made.maker.bytes()), {{"layer.weight", DType::F32}});
+  ASSERT_TRUE(whole.has_value()) << whole.error().message;
+  const auto written = trained_bytes(*whole, dag::Weights{{"layer.weight", wave({6, 64}, 2)}});
+  ASSERT_TRUE(written.has_value()) << written.error().message;
+  ModelMaker again;
+  ASSERT_TRUE(again.proto.ParseFromString(*written));
+  const auto result = run_model(again, {{"x", x}});
+  ASSERT_TRUE(result.has_value()) << result.error().message;
+  expect_near(to_doubles(result->at("y")), product(x, to_doubles(wave({6, 64}, 2)), 6, 64));
+  expect_near(to_doubles(result->at("z")), product(x, made.weight(false), 6, 64));
+}
+
+TEST(StoredWeights, ANameThatTheGraphHasIsNotTaken) {
+  Product made;
+  made.maker.graph().mutable_input(0)->set_name("layer.weight");
+  made.maker.graph().mutable_node(0)->set_input(0, "layer.weight");
+  ImportOptions options = training_options();
+  options.keep_stored = true;
+  const auto imported = import_bytes(made.maker.bytes(), options);
+  ASSERT_TRUE(imported.has_value()) << imported.error().message;
+  EXPECT_TRUE(imported->stored.contains("layer.weight_Q4_whole"));
+}
+
+TEST(StoredWeights, SizesBeyondAllMeasureAreRefused) {
+  for (const int64_t huge : {int64_t{1} << 62, std::numeric_limits<int64_t>::max()})
+    for (const char* name : {"K", "N", "block_size"}) {
+      Product made;
+      for (auto& given : *made.maker.graph().mutable_node(0)->mutable_attribute())
+        if (given.name() == name) given.set_i(huge);
+      const auto imported = import_bytes(made.maker.bytes(), training_options());
+      ASSERT_FALSE(imported.has_value());
+      EXPECT_EQ(imported.error().code, ErrorCode::Unsupported);
+    }
+}
+
 TEST(StoredWeights, AChangedOneIsWholeInTheFileThatIsWritten) {
   const Product made(true);
   const auto model = read_bytes(made.maker.bytes());
-  const auto whole = with_whole_weights(*model, {"layer.weight"});
+  const auto whole = with_whole_weights(*model, {{"layer.weight", DType::F32}});
   ASSERT_TRUE(whole.has_value()) << whole.error().message;
   dag::Weights values{{"layer.weight", wave({6, 64}, 2)}};
   const auto written = trained_bytes(*whole, values);
@@ -324,6 +382,111 @@ TEST(FewerBits, EachNumberIsTheNearestStep) {
     EXPECT_GT(difference, 0);
   }
   std::filesystem::remove_all(folder);
+}
+
+// A table whose transpose multiplies, as language models end: its numbers are there once.
+TEST(FewerBits, ATableThatIsMultipliedWithIsKeptOnce) {
+  ModelMaker maker(17);
+  maker.input("x", {2, 3}, pb::TensorProto::INT64).output("y");
+  add_tensor(maker, "table", drawn({10, 32}, 5));
+  maker.node("Gather", {"table", "x"}, {"rows"});
+  maker.node("Gather", {"table", "x"}, {"same_rows"});
+  maker.node("Transpose", {"table"}, {"turned"});
+  maker.node("Add", {"rows", "same_rows"}, {"twice"});
+  maker.node("MatMul", {"twice", "turned"}, {"y"});
+  const auto folder = fresh_folder("tied_table");
+  for (const int bits : {4, 8}) {
+    SCOPED_TRACE(bits);
+    ASSERT_TRUE(
+        write_in_fewer_bits(*read_bytes(maker.bytes()),
+                            {.bits = bits, .block = 32, .takes = [](const std::string&) { return true; }},
+                            folder / "q.onnx")
+            .has_value());
+    ModelMaker rounded;
+    rounded.proto.ParseFromString(read_all(folder / "q.onnx"));
+    EXPECT_EQ(rounded.graph().initializer_size(), 3) << "numbers, scales and a shape";
+    const dag::Tensor ids = from_list({DType::I64, {2, 3}}, {0, 9, 3, 3, 1, 7});
+    const auto by_ops = run_model(rounded, {{"x", ids}});
+    ASSERT_TRUE(by_ops.has_value()) << by_ops.error().message;
+
+    ImportOptions options = training_options();
+    options.keep_stored = true;
+    const auto imported = import_bytes(rounded.bytes(), options);
+    ASSERT_TRUE(imported.has_value()) << imported.error().message;
+    ASSERT_EQ(imported->stored.size(), 1u);
+    EXPECT_EQ(imported->stored.begin()->first, "table");
+    const dag::Graph graph = store(imported->graph, imported->stored, dag::op_table());
+    EXPECT_EQ(count_kind(graph, OpKind::StoredMatMul), 1);
+    const auto kept = run_graph(graph, imported->weights, {{"x", ids}});
+    ASSERT_TRUE(kept.has_value()) << kept.error().message;
+    expect_near(to_doubles(kept->at("y")), to_doubles(by_ops->at("y")), 1e-6);
+
+    // Whole again, with the values that it has anyway.
+    const auto model = read_bytes(rounded.bytes());
+    const auto whole = with_whole_weights(*model, {{"table", DType::F32}});
+    ASSERT_TRUE(whole.has_value()) << whole.error().message;
+    dag::Tensor table({DType::F32, {10, 32}});
+    ASSERT_TRUE(widened(*model)
+                    .read("table",
+                          [&](std::span<const std::byte> piece) -> Status {
+                            std::copy(piece.begin(), piece.end(), table.mutable_bytes().begin());
+                            return {};
+                          })
+                    .has_value());
+    const auto written = trained_bytes(*whole, dag::Weights{{"table", table}});
+    ASSERT_TRUE(written.has_value()) << written.error().message;
+    ModelMaker again;
+    ASSERT_TRUE(again.proto.ParseFromString(*written));
+    EXPECT_EQ(again.graph().initializer_size(), 1) << "numbers, scales and the shape are gone";
+    const auto result = run_model(again, {{"x", ids}});
+    ASSERT_TRUE(result.has_value()) << result.error().message;
+    expect_near(to_doubles(result->at("y")), to_doubles(by_ops->at("y")), 1e-6);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// What cannot be said of one set of blocks, or would take a name that is there, or is read in a subgraph.
+TEST(FewerBits, WhatHasNoOneFormStays) {
+  const auto passed_of = [](ModelMaker& maker) {
+    const auto folder = fresh_folder("stays");
+    const auto written = write_in_fewer_bits(
+        *read_bytes(maker.bytes()),
+        {.bits = 4, .block = 16, .takes = [](const std::string&) { return true; }}, folder / "q.onnx");
+    std::filesystem::remove_all(folder);
+    return written ? written->passed : std::vector<std::string>{written.error().message};
+  };
+  ModelMaker maker(17);
+  maker.input("x", {2, 16}).output("y").output("z");
+  add_tensor(maker, "both", drawn({16, 16}, 5));
+  maker.node("Transpose", {"both"}, {"turned"});
+  maker.node("MatMul", {"x", "both"}, {"y"});
+  maker.node("MatMul", {"x", "turned"}, {"z"});
+  add_tensor(maker, "first", drawn({16, 16}, 5));
+  add_tensor(maker, "first_scales", drawn({16, 16}, 5));
+  maker.node("MatMul", {"x", "first"}, {"a"});
+  maker.node("MatMul", {"x", "first_scales"}, {"b"});
+  EXPECT_EQ(passed_of(maker), (std::vector<std::string>{"'both': it is read as it is and transposed",
+                                                        "'first': there is a 'first_scales' already"}));
+
+  ModelMaker branching(17);
+  branching.input("x", {2, 16}).output("y").output("z");
+  add_tensor(branching, "w", drawn({16, 16}, 5));
+  branching.node("MatMul", {"x", "w"}, {"z"});
+  pb::NodeProto& choice = branching.node("If", {"yes"}, {"y"});
+  add_raw(branching, "yes", {}, pb::TensorProto::BOOL, std::string(1, '\1'));
+  for (const char* branch : {"then_branch", "else_branch"}) {
+    auto& body = *choice.add_attribute();
+    body.set_name(branch);
+    body.set_type(pb::AttributeProto::GRAPH);
+    body.mutable_g()->set_name(branch);
+    pb::NodeProto& node = *body.mutable_g()->add_node();
+    node.set_op_type("MatMul");
+    node.add_input("x");
+    node.add_input("w");
+    node.add_output(std::string(branch) + "/y");
+    body.mutable_g()->add_output()->set_name(std::string(branch) + "/y");
+  }
+  EXPECT_EQ(passed_of(branching), (std::vector<std::string>{"'w': a subgraph reads it"}));
 }
 
 }  // namespace
