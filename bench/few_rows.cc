@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "bench/numbers.h"
 #include "dag/op_table.h"
+#include "dag/stored_matrix.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/program.h"
 
@@ -66,6 +67,11 @@ class Bench {
   void fill(ValueId value, View view) {
     Tensor tensor(graph_.spec(value));
     Rng rng(1, value.index);
+    if (tensor.dtype() == DType::U8) {
+      for (uint8_t& byte : tensor.mutable_as<uint8_t>()) byte = static_cast<uint8_t>(rng.next_u32() >> 24);
+      (void)backend_.upload(tensor, view, Layout::Plain);
+      return;
+    }
     for (float& x : tensor.mutable_as<float>())
       x = static_cast<float>(rng.next_u32() >> 8) / 16777216.0f - 0.5f;
     (void)backend_.upload(tensor, view, Layout::Plain);
@@ -98,10 +104,25 @@ Graph product_graph(const Shape& a, const Shape& weight, bool trans_b) {
   return b.finish();
 }
 
+// The same with a weight in four bits, in blocks of 32 along what is added up.
+Graph stored_graph(const Shape& a, const Shape& weight, bool trans_b) {
+  StoredMatrix matrix{.rows = weight[0], .columns = weight[1], .numbers = DType::U8, .bits = 4};
+  (trans_b ? matrix.block_columns : matrix.block_rows) = 32;
+  matrix.zero_of_all = 8;
+  GraphBuilder b(op_table());
+  const ValueId x = b.input("x", {DType::F32, a}), w = b.input("w", matrix.numbers_spec()),
+                scale = b.input("scale", matrix.scale_spec());
+  Attributes attributes = matrix.attributes();
+  attributes.set(Attr::TransB, int64_t{trans_b});
+  b.output("y", b.add(OpKind::StoredMatMul, {x, w, scale}, std::move(attributes)), OutputRole::Prediction);
+  return b.finish();
+}
+
 struct Case {
   const char* name;
   Shape a, weight;  // a without its rows
   bool trans_b;
+  int bits = 32;
 };
 
 const Case kCases[] = {{"768 x 2304", {768}, {768, 2304}, false},
@@ -110,6 +131,8 @@ const Case kCases[] = {{"768 x 2304", {768}, {768, 2304}, false},
                        {"3072 x 768", {3072}, {3072, 768}, false},
                        {"768 x 50257, tied", {768}, {50257, 768}, true},
                        {"768 x 50257", {768}, {768, 50257}, false},
+                       {"768 x 3072 of 4 bits", {768}, {768, 3072}, false, 4},
+                       {"768 x 3072 of 4 bits, tied", {768}, {3072, 768}, true, 4},
                        {"12 heads q k, 1024 keys", {12, 64}, {12, 1024, 64}, true},
                        {"12 heads p v, 1024 keys", {12, 1024}, {12, 1024, 64}, false}};
 
@@ -119,19 +142,22 @@ void measure(const Case& c, int threads, int64_t bytes) {
   const auto backend = std::move(*peer::make_cpu_backend({.threads = threads}));
   const Graph sum = sum_graph(bytes);
   Bench memory(*backend, sum, sum.inputs()[0], 1, false);
-  std::printf("%-24s", c.name);
+  std::printf("%-26s", c.name);
   for (const int64_t rows : {1, 2, 4, 8, 12, 16}) {
     Shape a = c.a;
     a.insert(a.end() - 1, rows);
-    const Graph graph = product_graph(a, c.weight, c.trans_b);
+    const Graph graph =
+        c.bits == 32 ? product_graph(a, c.weight, c.trans_b) : stored_graph(a, c.weight, c.trans_b);
     const ValueId weight = graph.inputs()[1];
-    const int64_t copies = std::max<int64_t>(1, bytes / graph.spec(weight).bytes().value);
+    const double floats = 32.0 / c.bits;  // how much a float32 of each number would be
+    const int64_t copies = std::max<int64_t>(
+        1, static_cast<int64_t>(static_cast<double>(bytes) / floats) / graph.spec(weight).bytes().value);
     Bench alone(*backend, graph, weight, copies, true), training(*backend, graph, weight, copies, false);
     double rates[3] = {};
     for (int round = 0; round < kRounds; ++round) {
       rates[0] = memory.rate(threads == 1);
-      rates[1] = alone.rate(threads == 1);
-      rates[2] = training.rate(threads == 1);
+      rates[1] = floats * alone.rate(threads == 1);
+      rates[2] = floats * training.rate(threads == 1);
     }
     std::printf("  %2d: %5.1f (%4.2f; %5.1f)", static_cast<int>(rows), rates[1] / 1e9, rates[1] / rates[0],
                 rates[2] / 1e9);
@@ -149,7 +175,9 @@ int main(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
   const int threads_max = argc > 2 ? weft::bench::number_of<int>(argv[2]) : 2;
   const int64_t bytes = int64_t{argc > 3 ? std::max(1, weft::bench::number_of<int>(argv[3])) : 256} << 20;
-  std::printf("rows: GB/s of weights (of the rate of a sum over memory; the kernel of training programs)\n");
+  std::printf(
+      "rows: GB/s of weights as float32 (of the rate of a sum over memory; the kernel of training "
+      "programs)\n");
   for (int threads = 1; threads <= threads_max; ++threads) {
     std::printf("%d threads\n", threads);
     for (const auto& c : weft::kCases)

@@ -153,7 +153,8 @@ std::vector<Row> rows_of_blobs() {
        "1TiB",
        parse_quota},
       {"weights",
-       "a folder of published weights (safetensors, ONNX models with external data; the cache of Hugging "
+       "a folder of published weights (safetensors, GGUF, ONNX models with external data; the cache of "
+       "Hugging "
        "Face will "
        "do): what of them a job brings need not be uploaded; whoever may submit, and knows a tensor's hash, "
        "can use it; default: none",

@@ -444,10 +444,10 @@ void add_join(CommandLine program, Command& chosen) {
   command.option("--disk", options->disk,
                  "the most that this peer may keep on the disk, as 1GiB: with a GPU kernels that it "
                  "compiled, else next to nothing; default: 256MiB, and what NVIDIA's driver keeps");
-  command.option(
-      "--weights", options->weights,
-      "a folder of published weights (safetensors, ONNX models with external data; the cache of Hugging "
-      "Face will do): what a job needs of them is read there and not fetched; default: none");
+  command.option("--weights", options->weights,
+                 "a folder of published weights (safetensors, GGUF, ONNX models with external data; the "
+                 "cache of Hugging "
+                 "Face will do): what a job needs of them is read there and not fetched; default: none");
   add_guest_options(command, *options);
   command.option("--schedule,--hours", options->schedule,
                  "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "

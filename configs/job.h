@@ -40,7 +40,7 @@ struct DraftTerms {
 
 // Where the model's first weights come from, when that is not its own file.
 struct InitTerms {
-  std::filesystem::path file{};  // safetensors, or the index of several
+  std::filesystem::path file{};  // safetensors, GGUF, or the index of several
   // Pattern and replacement (configs/rename.h), one after the other: a tensor's name becomes an
   // initializer's.
   std::vector<std::pair<std::string, std::string>> rename{};

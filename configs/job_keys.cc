@@ -15,7 +15,7 @@ constexpr JobKey kFile[] = {
      .example = "model: model.onnx"},
     {.path = "init",
      .meaning =
-         "The file from which the model gets its first weights: of safetensors, or the index "
+         "The file from which the model gets its first weights: of safetensors or GGUF, or the index "
          "`model.safetensors.index.json` of several that lie beside it. A tensor goes to the initializer of "
          "its name ([MODELS.md](MODELS.md#weights-from-another-file)). What has no place, and what is "
          "trained "

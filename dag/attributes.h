@@ -57,7 +57,8 @@
   ATTR(TransA, trans_a, Integer)                        /* 0/1: the last two dims of the operand are swapped */ \
   ATTR(TransB, trans_b, Integer)                        /* 0/1 */ \
   ATTR(Value, value, Number) \
-  ATTR(Zero, zero, Integer)                             /* the stored number that stands for 0 */
+  ATTR(Zero, zero, Integer)                             /* the stored number that stands for 0 */ \
+  ATTR(ZeroRows, zero_rows, Integer)                    /* 0/1: a row of NaN becomes zeros */
 // clang-format on
 
 namespace weft::dag {

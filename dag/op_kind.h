@@ -29,7 +29,8 @@
   OP(ReduceSum) OP(ReduceMean) OP(ReduceMax) OP(ReduceMin) OP(ReduceProd) OP(ArgMax) OP(ArgMin) OP(CumSum) \
   OP(TopK) \
   /* matmul */ \
-  OP(MatMul) OP(IntegerMatMul) OP(StoredMatMul) OP(StoredWeight) OP(Det) OP(DetGrad) \
+  OP(MatMul) OP(IntegerMatMul) OP(StoredMatMul) OP(StoredWeight) OP(Attention) OP(AttentionGrad) OP(Det) \
+  OP(DetGrad) \
   /* convolution */ \
   OP(Conv) OP(ConvGradInput) OP(ConvGradWeight) OP(IntegerConv) \
   /* normalisation */ \

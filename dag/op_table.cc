@@ -51,6 +51,7 @@ OpTable make_op_table() {
   add_reduction_ops(table);
   add_matmul_ops(table);
   add_stored_ops(table);
+  add_attention_ops(table);
   add_convolution_ops(table);
   add_normalisation_ops(table);
   add_softmax_ops(table);

@@ -152,6 +152,9 @@ struct OpRow {
   bool reads_part = false;    // reads of operand 0 only as much as it hands on
   bool keeps_values = false;  // every element of the result is an element of operand 0, perhaps cast
   bool draws = false;         // draws random numbers: never folded into a constant
+  // The operand whose bytes the result takes over on every device that has much memory to save, where nobody
+  // needs them afterwards and both are as large; -1: none.
+  int in_place = -1;
   IndexRule index = {};
   void (*layout)(LayoutContext& context) = nullptr;  // nullptr: everything plain
 
@@ -185,6 +188,7 @@ void add_index_ops(OpTable& table);
 void add_reduction_ops(OpTable& table);
 void add_matmul_ops(OpTable& table);
 void add_stored_ops(OpTable& table);
+void add_attention_ops(OpTable& table);
 void add_convolution_ops(OpTable& table);
 void add_normalisation_ops(OpTable& table);
 void add_softmax_ops(OpTable& table);

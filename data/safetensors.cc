@@ -103,15 +103,34 @@ std::optional<dag::DType> dtype_of_safetensors(std::string_view name) {
 std::string_view safetensors_name(dag::DType dtype) { return row_of(dtype).name; }
 size_t safetensors_order(dag::DType dtype) { return static_cast<size_t>(&row_of(dtype) - kTypes.data()); }
 
+Status TensorFiles::add(const File& file, std::string name, Place place) {
+  place.file = files_.size();
+  const auto [at, is_new] = tensors_.emplace(std::move(name), std::move(place));
+  if (is_new) return {};
+  const bool is_own = at->second.file == files_.size();
+  return file.error(ErrorCode::Corrupted,
+                    "has tensor " + in_quotes(at->first) +
+                        (is_own ? " twice" : ", and so has " + paths_[at->second.file].string()));
+}
+
 Status TensorFiles::add_file(const fs::path& path) {
   WEFT_TRY(const auto file, File::open(path));
-  WEFT_TRY(Header header, read_header(*file));
-  for (PlacedTensor& tensor : header.tensors) {
-    const auto [at, is_new] = tensors_.emplace(
-        tensor.name, Place{std::move(tensor.spec), files_.size(), header.begin + tensor.offset});
-    if (!is_new)
-      return file->error(ErrorCode::Corrupted, "has tensor " + in_quotes(tensor.name) + ", and so has " +
-                                                   paths_[at->second.file].string());
+  if (is_gguf(*file)) {
+    WEFT_TRY(std::vector<GgufTensor> tensors, read_gguf(*file));
+    for (GgufTensor& tensor : tensors) {
+      if (!tensor.unknown_type.empty())
+        return file->error(ErrorCode::Unsupported, "has tensor " + in_quotes(tensor.name) + " as " +
+                                                       tensor.unknown_type +
+                                                       "; of types in blocks weft reads Q4_0 and Q8_0");
+      WEFT_TRY_STATUS(
+          add(*file, std::move(tensor.name),
+              {.spec = std::move(tensor.spec), .offset = tensor.offset, .packing = tensor.packing}));
+    }
+  } else {
+    WEFT_TRY(Header header, read_header(*file));
+    for (PlacedTensor& tensor : header.tensors)
+      WEFT_TRY_STATUS(add(*file, std::move(tensor.name),
+                          {.spec = std::move(tensor.spec), .offset = header.begin + tensor.offset}));
   }
   files_.push_back(file);
   paths_.push_back(path);
@@ -149,12 +168,27 @@ Result<TensorFiles> TensorFiles::open(const fs::path& path) {
 Status TensorFiles::read(std::string_view name, const ByteSink& sink) const {
   const auto at = tensors_.find(name);
   WEFT_CHECK(at != tensors_.end());
-  uint64_t left = static_cast<uint64_t>(at->second.spec.bytes().value), offset = at->second.offset;
-  std::vector<std::byte> piece(static_cast<size_t>(std::min(left, kPieceMax)));
+  const Place& place = at->second;
+  // Of blocks so many that their numbers are a piece.
+  constexpr uint64_t kBlocks = kPieceMax / (kBlockNumbers * sizeof(float));
+  const bool is_packed = place.packing != Packing::None;
+  const uint64_t most =
+      is_packed
+          ? packed_size({dag::DType::F32, {static_cast<int64_t>(kBlocks) * kBlockNumbers}}, place.packing)
+          : kPieceMax;
+  uint64_t left = packed_size(place.spec, place.packing), offset = place.offset;
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(left, most)));
+  std::vector<float> numbers(is_packed ? kBlocks * kBlockNumbers : 0);
   while (left > 0) {
-    const auto part = std::span(piece).first(static_cast<size_t>(std::min(left, kPieceMax)));
-    WEFT_TRY_STATUS(files_[at->second.file]->read_at(offset, part));
-    WEFT_TRY_STATUS(sink(part));
+    const auto part = std::span(piece).first(static_cast<size_t>(std::min(left, most)));
+    WEFT_TRY_STATUS(files_[place.file]->read_at(offset, part));
+    if (is_packed) {
+      const auto unpacked = std::span(numbers).first(part.size() * kBlocks * kBlockNumbers / most);
+      unpack(place.packing, part, unpacked);
+      WEFT_TRY_STATUS(sink(std::as_bytes(unpacked)));
+    } else {
+      WEFT_TRY_STATUS(sink(part));
+    }
     offset += part.size();
     left -= part.size();
   }
@@ -172,7 +206,11 @@ Result<dag::Tensor> TensorFiles::whole(std::string_view name) const {
     return fail(ErrorCode::ResourceExhausted,
                 "tensor " + in_quotes(name) + " needs " + std::to_string(size) + " bytes of memory");
   }
-  WEFT_TRY_STATUS(files_[at->second.file]->read_at(at->second.offset, {bytes.get(), size}));
+  std::byte* to = bytes.get();
+  WEFT_TRY_STATUS(read(name, [&](std::span<const std::byte> piece) -> Status {
+    to = std::copy(piece.begin(), piece.end(), to);
+    return {};
+  }));
   return dag::Tensor(at->second.spec, std::move(bytes));
 }
 

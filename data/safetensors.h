@@ -1,6 +1,6 @@
 // Files of named tensors as the library safetensors writes them: eight bytes that say how long the header is,
 // the header as JSON, and the tensors' bytes, one after the other. A large model lies in several such files,
-// with an index beside them that says which tensor is in which.
+// with an index beside them that says which tensor is in which. GGUF files (data/gguf.h) are read as well.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "dag/tensor.h"
 #include "data/file.h"
+#include "data/gguf.h"
 #include "data/npz_writer.h"
 
 namespace weft::data {
@@ -49,13 +50,16 @@ Result<std::map<std::string, std::string>> parse_tensor_index(std::string_view j
 class TensorFiles {
  public:
   // Reads headers alone; the files stay open. An index is known by its name, *.json, and its files lie beside
-  // it and hold the tensors that it says, and no others. Errors name the file: as above, and what File says.
+  // it and hold the tensors that it says, and no others. A GGUF file is known by its first letters; numbers
+  // in blocks are read as F32. Errors name the file: as above, and what File and read_gguf say; Unsupported
+  // for a tensor of a type that weft has not.
   static Result<TensorFiles> open(const std::filesystem::path& path);
 
   struct Place {
     dag::TensorSpec spec;
     size_t file = 0;      // of paths()
     uint64_t offset = 0;  // in it
+    Packing packing = Packing::None;
   };
   const std::map<std::string, Place, std::less<>>& tensors() const { return tensors_; }
   const std::vector<std::filesystem::path>& paths() const { return paths_; }  // of the tensors' files
@@ -67,6 +71,7 @@ class TensorFiles {
 
  private:
   Status add_file(const std::filesystem::path& path);
+  Status add(const File& file, std::string name, Place place);
 
   std::vector<std::shared_ptr<const File>> files_;
   std::vector<std::filesystem::path> paths_;

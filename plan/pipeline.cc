@@ -83,6 +83,23 @@ std::vector<uint32_t> last_forward_reads(const Graph& graph, const dag::RunOrder
   return last;
 }
 
+// What an op's result takes over is gone when that is there: logits, where their gradient comes to lie.
+void end_where_taken_over(const Graph& graph, const dag::RunOrder& order, dag::Lifetimes& lifetimes) {
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const dag::Op& op = graph.ops()[i];
+    const int operand = dag::op_table().row(op.kind).in_place;
+    if (operand < 0 || order.stage_of_op[i] == dag::RunOrder::kNone) continue;
+    const uint32_t root = lifetimes.root[op.inputs[static_cast<size_t>(operand)].index],
+                   time = order.time_of_group[order.group_of_op[i]];
+    const dag::Op& maker = graph.producer(ValueId{root});
+    const bool is_passing = !maker.inputs.empty() &&
+                            order.stage_of_op[graph.value({root}).producer.index] == order.stage_of_op[i];
+    dag::Lifetime& lifetime = lifetimes.of[root];
+    const bool as_large = graph.spec({root}).bytes() == graph.spec(op.outputs[0]).bytes();
+    if (is_passing && as_large && lifetime.last == time && lifetime.first < time) --lifetime.last;
+  }
+}
+
 // Writes them for each stage of the class.
 void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const StageDevice> devices,
                std::vector<Peaks>& peaks) {
@@ -108,7 +125,8 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
     if (ours(crossing.from_stage)) sent.push_back(value);
     if (ours(crossing.to_stage)) received.push_back({value, crossing.to_stage, crossing.to_segment});
   }
-  const dag::Lifetimes found = dag::find_lifetimes(graph, order, sent, std::move(received));
+  dag::Lifetimes found = dag::find_lifetimes(graph, order, sent, std::move(received));
+  end_where_taken_over(graph, order, found);
   const std::vector<uint32_t> read_forward = last_forward_reads(graph, order, found);
   std::vector<std::vector<Peaks>> change(devices.size());
   for (uint32_t stage = 0; stage < devices.size(); ++stage) change[stage].resize(order.ends[stage] + 2);

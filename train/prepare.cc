@@ -6,6 +6,7 @@
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/op_table.h"
+#include "dag/passes/attention.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/passes/halves.h"
 #include "dag/passes/store.h"
@@ -229,8 +230,21 @@ dag::StoredForms stored_forms(const Job& job, const Graph& graph, const onnx::Im
   }
   return dag::worth_storing(graph, std::move(forms));
 }
-Graph stored(const Job& job, const Graph& graph, const onnx::ImportedModel& imported) {
-  return dag::store(graph, stored_forms(job, graph, imported), dag::op_table());
+// As it is computed: products in lower precision round their operands one by one, and no op of several
+// products does.
+Graph as_computed(const Job& job, const onnx::OnnxModel& model, const Graph& graph,
+                  const onnx::ImportedModel& imported) {
+  dag::Weights scalars;
+  for (const dag::Initializer& initializer : graph.initializers())
+    if (const auto found = imported.weights.find(initializer.name);
+        initializer.role == dag::InitializerRole::Buffer && found != imported.weights.end() &&
+        found->second.element_count() == 1 && model.weights().contains(initializer.name) &&
+        model.is_read(initializer.name))
+      scalars.insert(*found);
+  const Graph whole = job.arithmetic != dag::Arithmetic::F32
+                          ? graph
+                          : dag::fuse_attention(graph, scalars, dag::kScoresWorthFusing, dag::op_table());
+  return dag::store(whole, stored_forms(job, whole, imported), dag::op_table());
 }
 
 // Weights of the initializers that are left after folding and pruning.
@@ -343,7 +357,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   auto with_loss = dag::attach_training_loss(imported.graph, job.losses, columns,
                                              job.batch_size / job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
-  auto differentiated = dag::differentiate(stored(job, with_loss->graph, imported), dag::op_table());
+  auto differentiated =
+      dag::differentiate(as_computed(job, model, with_loss->graph, imported), dag::op_table());
   if (!differentiated)
     return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
   if (!differentiated->find_output(dag::OutputRole::Gradient))
@@ -389,7 +404,7 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   Prepared prepared;
   prepared.loss_terms = loss_terms_of(job);
   prepared.bounds = find_bounds(*with_loss);
-  prepared.graph = stored(job, *with_loss, imported);
+  prepared.graph = as_computed(job, model, *with_loss, imported);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   return prepared;
@@ -406,7 +421,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
   WEFT_TRY(Imported imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
   prepared.bounds = find_bounds(imported.graph);
-  prepared.graph = stored(job, imported.graph, imported);
+  prepared.graph = as_computed(job, model, imported.graph, imported);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   prepared.warnings = all_warnings(matching, imported);

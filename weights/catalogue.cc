@@ -7,6 +7,7 @@
 
 #include "dag/onnx/files.h"
 #include "dag/onnx/outline.h"
+#include "data/gguf.h"
 #include "data/safetensors.h"
 
 namespace weft::weights {
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool holds_tensors(const fs::path& name) {
-  return name.extension() == ".safetensors" || name.extension() == ".onnx";
+  return name.extension() == ".safetensors" || name.extension() == ".gguf" || name.extension() == ".onnx";
 }
 
 // A file of a cache is a link whose name says what it is; where it leads has no such name.
@@ -22,6 +23,17 @@ Result<std::vector<TensorsOfFile>> of_safetensors(const fs::path& path) {
   WEFT_TRY(const data::TensorFiles files, data::TensorFiles::open(path));
   TensorsOfFile of{path, {}};
   for (const auto& [name, place] : files.tensors()) of.tensors.push_back({place.spec, place.offset});
+  return std::vector{std::move(of)};
+}
+
+// Numbers in blocks are in no form that a job has them in.
+Result<std::vector<TensorsOfFile>> of_gguf(const fs::path& path) {
+  WEFT_TRY(const auto file, data::File::open(path));
+  WEFT_TRY(const std::vector<data::GgufTensor> tensors, data::read_gguf(*file));
+  TensorsOfFile of{path, {}};
+  for (const data::GgufTensor& tensor : tensors)
+    if (tensor.unknown_type.empty() && tensor.packing == data::Packing::None)
+      of.tensors.push_back({tensor.spec, tensor.offset});
   return std::vector{std::move(of)};
 }
 
@@ -81,8 +93,9 @@ Result<std::vector<fs::path>> find_files(const fs::path& folder, const std::stop
 }
 
 Result<std::vector<TensorsOfFile>> tensors_of(const fs::path& path) {
-  WEFT_TRY(std::vector<TensorsOfFile> files,
-           path.extension() == ".onnx" ? of_onnx(path) : of_safetensors(path));
+  WEFT_TRY(std::vector<TensorsOfFile> files, path.extension() == ".onnx"   ? of_onnx(path)
+                                             : path.extension() == ".gguf" ? of_gguf(path)
+                                                                           : of_safetensors(path));
   for (TensorsOfFile& of : files) {
     std::erase_if(of.tensors, [](const StoredTensor& tensor) { return tensor.spec.bytes().value == 0; });
     std::sort(of.tensors.begin(), of.tensors.end(),

@@ -1,5 +1,5 @@
-// Which files of a folder hold tensors, and which tensors a file holds: safetensors files, and what ONNX
-// models keep beside themselves. The folder of a Hugging Face cache will do, whose files are links.
+// Which files of a folder hold tensors, and which tensors a file holds: files of
+// safetensors and GGUF, and what ONNX models keep beside themselves. The folder of a Hugging Face cache will do, whose files are links.
 #pragma once
 
 #include <filesystem>

@@ -142,7 +142,7 @@ def make_model(path, o):
     rows = (struct.pack(f"<{o.length}f", *([0.0] * (t + 1) + [-1e9] * (o.length - t - 1))) for t in range(o.length))
     m.initializer("mask", [1, 1, o.length, o.length], FLOAT, b"".join(rows))
     wte = m.weight("transformer.wte.weight", o.vocabulary, o.width)
-    wpe = m.weight("transformer.wpe.weight", 1024, o.width)
+    wpe = m.weight("transformer.wpe.weight", max(1024, o.length), o.width)
     x = m.node("Add", [m.node("Gather", [wte, "tokens"], "transformer.wte"),
                        m.node("Gather", [wpe, "positions"], "transformer.wpe")], "transformer.embed")
     for layer in range(o.layers):

@@ -59,7 +59,7 @@ void cross_entropy_vjp(VjpContext& c) {
 
 void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&),
          void (*vjp)(VjpContext&), FlopCount (*flops)(const ShapeContext&, std::span<const TensorSpec>),
-         std::string_view about, IndexRule index = {}) {
+         std::string_view about, IndexRule index = {}, int in_place = -1) {
   table.add({.kind = kind,
              .family = Family::Softmax,
              .inputs_min = inputs_min,
@@ -68,6 +68,7 @@ void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*in
              .infer = infer,
              .vjp = vjp,
              .flops = flops,
+             .in_place = in_place,
              .index = index,
              .about = about});
 }
@@ -80,22 +81,24 @@ void add_softmax_ops(OpTable& table) {
   add(
       table, K::Softmax, 1, 1, infer_softmax,
       [](C c) { give(c, 0, apply(K::SoftmaxGrad, cotangent(c), out(c), c.attributes())); },
-      flops_an_output_element<28>, "x -> e^x / sum of e^x along axis; -inf gives 0, a row of -inf gives NaN");
+      flops_an_output_element<28>, "x -> e^x / sum of e^x along axis; -inf gives 0, a row of -inf gives NaN",
+      {},
+      /*in_place=*/0);
   add(table, K::SoftmaxGrad, 2, 2, infer_softmax_grad, nullptr, flops_an_output_element<4>,
-      "dy, y -> y * (dy - sum of dy*y along axis)");
+      "dy, y -> y * (dy - sum of dy*y along axis)", {}, /*in_place=*/0);
   add(
       table, K::LogSoftmax, 1, 1, infer_softmax,
       [](C c) { give(c, 0, apply(K::LogSoftmaxGrad, cotangent(c), out(c), c.attributes())); },
       flops_an_output_element<35>, "x -> x - log(sum of e^x) along axis");
   add(table, K::LogSoftmaxGrad, 2, 2, infer_softmax_grad, nullptr, flops_an_output_element<14>,
-      "dy, y -> dy - e^y * sum of dy along axis");
+      "dy, y -> dy - e^y * sum of dy along axis", {}, /*in_place=*/0);
   add(table, K::CrossEntropy, 2, 3, infer_cross_entropy, cross_entropy_vjp, flops_an_input_element<26>,
       "logits (classes at axis), labels I32/I64, weight[C]? -> loss, lse (log of the sum of e^logits); "
       "reduction: none, sum, mean (by weight); ignore_index: labels that do not count; any other label out "
       "of [0,C) gives NaN",
       {.operand = 1});
   add(table, K::CrossEntropyGrad, 4, 5, infer_cross_entropy_grad, nullptr, flops_an_output_element<14>,
-      "dloss, logits, labels, lse, weight? -> dlogits; attributes of CrossEntropy");
+      "dloss, logits, labels, lse, weight? -> dlogits; attributes of CrossEntropy", {}, /*in_place=*/1);
 }
 
 }  // namespace weft::dag

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "dag/stored_matrix.h"
 #include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 
@@ -102,6 +103,42 @@ TEST(CpuRows, ARowOfAProductHasTheBitsOfTheRowAlone) {
       ASSERT_EQ(difference(slice(whole, result_axis, begin, end), some), "")
           << "rows " << begin << " to " << end;
     }
+  }
+}
+
+// A weight in fewer bits is multiplied with as if it were the floats that it stands for.
+TEST(CpuRows, AStoredWeightHasTheBitsOfItsFloats) {
+  const auto one = cpu(1), three = cpu(3);
+  const uint64_t first = seed_of_run();
+  for (uint64_t seed = first; seed < first + 40; ++seed) {
+    Rng rng(seed, 1);
+    const auto below = [&](uint64_t n) { return static_cast<int64_t>(rng.below(n)); };
+    const bool trans_b = below(2) == 0, is_half = below(3) == 0;
+    const int64_t m = 1 + below(20), k = 2 * (1 + below(below(3) == 0 ? 500 : 60)), n = 2 * (1 + below(200));
+    dag::StoredMatrix matrix{.rows = trans_b ? n : k, .columns = trans_b ? k : n};
+    dag::StoredTensors parts;
+    if (is_half) {
+      parts.numbers = round_to_half(random_tensor({matrix.rows, matrix.columns}, seed), matrix.numbers);
+    } else {
+      matrix.numbers = dag::DType::U8, matrix.bits = below(2) == 0 ? 4 : 8, matrix.zero_of_all = 7;
+      if (below(2) == 0)
+        matrix.block_rows = std::min(matrix.rows, 1 + below(40));
+      else
+        matrix.block_columns = std::min(matrix.columns, 1 + below(40));
+      parts.numbers = Tensor(matrix.numbers_spec());
+      for (uint8_t& byte : parts.numbers.mutable_as<uint8_t>()) byte = static_cast<uint8_t>(below(256));
+      parts.scale = random_tensor(matrix.scale_spec().shape, seed + 2000);
+    }
+    SCOPED_TRACE("WEFT_ROWS_SEED=" + std::to_string(seed) + " " + to_string(matrix) + ", " +
+                 std::to_string(m) + " rows" + (trans_b ? ", transposed" : ""));
+    Attributes attributes = matrix.attributes();
+    attributes.set(Attr::TransB, int64_t{trans_b});
+    const Tensor a = random_tensor({m, k}, seed + 1000), b = widened_rows(matrix, parts, 0, matrix.rows);
+    std::vector<Tensor> operands{a, parts.numbers};
+    if (!is_half) operands.push_back(parts.scale);
+    const Tensor floats = result_of(*one, OpKind::MatMul, {a, b}, {{Attr::TransB, int64_t{trans_b}}});
+    ASSERT_EQ(difference(floats, result_of(*one, OpKind::StoredMatMul, operands, attributes)), "");
+    ASSERT_EQ(difference(floats, result_of(*three, OpKind::StoredMatMul, operands, attributes)), "");
   }
 }
 

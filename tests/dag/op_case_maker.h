@@ -77,6 +77,7 @@ void add_shape_cases(OpCaseMaker& make);
 void add_reduction_cases(OpCaseMaker& make);
 void add_matmul_cases(OpCaseMaker& make);
 void add_stored_cases(OpCaseMaker& make);
+void add_attention_cases(OpCaseMaker& make);
 void add_convolution_cases(OpCaseMaker& make);
 void add_normalisation_cases(OpCaseMaker& make);
 void add_softmax_cases(OpCaseMaker& make);

@@ -187,6 +187,7 @@ std::vector<OpCase> all_op_cases(uint64_t seed) {
   add_reduction_cases(make);
   add_matmul_cases(make);
   add_stored_cases(make);
+  add_attention_cases(make);
   add_convolution_cases(make);
   add_normalisation_cases(make);
   add_softmax_cases(make);

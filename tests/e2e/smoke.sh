@@ -341,6 +341,11 @@ row adapters 5 $python bench/adapters/run.py --weft "$build/weft" --rounds 1 --l
 adapters take @ of the time and @ of the memory; the merged model is @ from them, and @ from the base
 \{"time": @, "memory": @, "peak": @\}
 FORM
+row -n torch adapters-parity 3 $python bench/adapters/parity.py --weft "$build/weft" --steps 3 --layers 1 --width 32 --heads 2 \
+    --vocabulary 256 --length 16 <<'FORM'
+3 steps, loss @ to @
+(loss|factors) +weft @ +PyTorch in float32 @
+FORM
 row adapters-real 6 env BASE=2 STEPS=2 RATE=1Gbit LINKS=assume bench/adapters/real.sh "$work/replicas.txt" "$work/replicas.txt" <<'FORM'
  +held out +perplexity +steps/s +peers sent +state
 before +@ +@ +- +- +-

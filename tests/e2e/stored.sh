@@ -60,6 +60,22 @@ local_run as_is --set "model=$work/halves.onnx" --set 'base={store: as_is}'
 local_run wide --set "model=$work/halves.onnx" --set 'base={store: float32}'
 same_file "halves as they are, and in float32" "$work/as_is.onnx" "$work/wide.onnx"
 
+# Weights of four bits that llama.cpp's file has: in blocks of as many numbers they are what they were.
+/usr/bin/python3 bench/adapters/make_gpt.py "$work/gguf" --published --layers 1 --width 64 --heads 2 --vocabulary 256 --length 32 --batch 8 --steps 6
+/usr/bin/python3 - "$work/gguf" <<'PY'
+import pathlib, random, sys
+sys.path.insert(0, "tests/e2e")
+import tensor_file
+folder = pathlib.Path(sys.argv[1])
+published = tensor_file.read(folder / "published/model.safetensors")
+(folder / "model.gguf").write_bytes(tensor_file.gguf(published, random.Random(4)))
+PY
+for store in float32 int4; do
+  local_run "gguf-$store" --set "model=$work/gguf/model.onnx" --set "init={path: $work/gguf/model.gguf, transpose: [\"*.attn.c_proj.weight\"]}" \
+    --set "base={store: $store, block: 32}" --set "output={path: $work/gguf-$store.onnx, merged: float32}"
+done
+same_file "numbers of Q4_0, and float32 made of them" "$work/gguf-float32.adapter/adapter_model.safetensors" "$work/gguf-int4.adapter/adapter_model.safetensors"
+
 # ---- a broker
 
 start_broker

@@ -38,6 +38,22 @@ def packed(tensors):
     return b"".join([struct.pack("<Q", len(text)), text, *parts])
 
 
+def gguf(tensors, draws):
+    """A file as llama.cpp has them: matrices of rows of whole blocks as Q4_0, of drawn numbers; else as they are."""
+    types = {"F32": 0, "F16": 1, "BF16": 30}
+    head, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0), b""
+    for name, (dtype, shape, part) in tensors.items():
+        number = types[dtype]
+        if len(shape) == 2 and shape[1] % 32 == 0:
+            number, blocks = 2, shape[0] * shape[1] // 32
+            part = b"".join(struct.pack("<e", draws.uniform(0.002, 0.01)) + b"\0" + draws.randbytes(15) for _ in range(blocks))
+        encoded = name.encode()
+        head += struct.pack("<Q", len(encoded)) + encoded + struct.pack("<I", len(shape))
+        head += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), number, len(data))
+        data += part + b"\0" * (-len(part) % 32)
+    return head + b"\0" * (-len(head) % 32) + data
+
+
 def transposed(tensor):
     dtype, shape, data = tensor
     if len(shape) != 2:

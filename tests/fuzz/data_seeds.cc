@@ -66,6 +66,22 @@ std::string in_safetensors(const std::string& json) {
   return head + json;
 }
 
+// A text, an array, and a tensor in blocks of four bits.
+std::string gguf_file() {
+  const auto number = [](uint64_t value, size_t size) {
+    std::string text;
+    for (size_t i = 0; i < size; ++i) text += static_cast<char>(value >> (8 * i));
+    return text;
+  };
+  const auto text = [&](const std::string& of) { return number(of.size(), 8) + of; };
+  std::string file = "GGUF" + number(3, 4) + number(1, 8) + number(2, 8);
+  file += text("general.name") + number(8, 4) + text("m");
+  file += text("tokens") + number(9, 4) + number(8, 4) + number(2, 8) + text("a") + text("bc");
+  file += text("w") + number(2, 4) + number(32, 8) + number(2, 8) + number(2, 4) + number(0, 8);
+  file.resize((file.size() + 31) / 32 * 32, '\0');
+  return file + std::string(36, '<');
+}
+
 // The first byte chooses what the rest is: tests/fuzz/safetensors.cc.
 std::vector<Seed> safetensors_seeds() {
   const std::string tensors =
@@ -75,6 +91,7 @@ std::vector<Seed> safetensors_seeds() {
   const std::string index = R"({"metadata":{"total_size":16,"x":[{"y":null}]},)"
                             R"("weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})";
   return {seed("file", std::string(1, '\0') + in_safetensors(tensors) + "0123456789abcdef"),
+          seed("gguf", std::string(1, '\0') + gguf_file()),
           seed("empty", std::string(1, '\0') + in_safetensors("{}")),
           seed("header", "\1\20" + tensors),
           seed("types",

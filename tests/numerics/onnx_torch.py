@@ -287,6 +287,9 @@ class Graph:
         axis = a.get("axis", -1) % x.dim()
         return F.layer_norm(x, x.shape[axis:], scale, bias, a.get("epsilon", 1e-5))
 
+    def op_Gelu(self, node, a, x):
+        return F.gelu(x, approximate=a.get("approximate", b"none").decode())
+
     def op_Softmax(self, node, a, x):
         return torch.softmax(x, a.get("axis", -1))
 

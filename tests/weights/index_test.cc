@@ -112,6 +112,28 @@ TEST(WeightIndex, FindsTheTensorsOfOnnxModels) {
   }
 }
 
+// Numbers in blocks beside them are passed over.
+TEST(WeightIndex, FindsTheTensorsOfGgufFiles) {
+  const fs::path folder = fresh_folder();
+  Rng rng(3, 10);
+  const dag::Tensor half = random_tensor({dag::DType::F16, {8, 32}}, rng);
+  const auto text_of = [](const auto& value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  std::string head = "GGUF" + text_of(uint32_t{3}) + text_of(uint64_t{2}) + text_of(uint64_t{0});
+  for (const auto& [type, offset] : {std::pair<uint32_t, uint64_t>{1, 0}, {2, 512}})
+    head += text_of(uint64_t{1}) + (type == 1 ? "a" : "b") + text_of(uint32_t{2}) + text_of(uint64_t{32}) +
+            text_of(uint64_t{8}) + text_of(type) + text_of(offset);
+  head.resize((head.size() + 31) / 32 * 32, '\0');
+  std::ofstream(folder / "m.gguf", std::ios::binary)
+      << head << std::string(reinterpret_cast<const char*>(half.bytes().data()), half.bytes().size())
+      << std::string(8 * 18, 'q');
+  const Looked looked(folder);
+  EXPECT_EQ(looked.index->counts().tensors, 1u) << looked.lines;
+  EXPECT_TRUE(looked.gives(dag::widen_half(half)));
+  EXPECT_TRUE(looked.gives(transposed(dag::widen_half(half))));
+}
+
 // The layout of a Hugging Face cache: links to files that are called by a hash.
 TEST(WeightIndex, FollowsTheLinksOfACache) {
   const fs::path folder = fresh_folder(), model = folder / "models--a--b";

@@ -1,9 +1,11 @@
 // Products of few rows: of a network that makes one token after another, every product with a weight.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "peer/backend/cpu/matmul.h"
+#include "peer/backend/cpu/stored.h"
 
 namespace weft::peer::cpu {
 
@@ -16,7 +18,8 @@ struct BatchOffsets {
 bool suits_few_rows(const Product& product);
 
 // The bits of the blocked product whose sums are not cut into ranges, whatever the number of threads.
+// `stored`: what b is made of, then of one batch; without it b are floats.
 KernelResult make_few_rows(const KernelRequest& request, const Product& product, BatchOffsets offsets,
-                           const ProductSlots& slots);
+                           const ProductSlots& slots, std::optional<StoredOperand> stored = std::nullopt);
 
 }  // namespace weft::peer::cpu

@@ -122,6 +122,7 @@ KernelResult make_elementwise(const KernelRequest& request);  // the whole group
 KernelResult make_shape(const KernelRequest& request);
 KernelResult make_reduction(const KernelRequest& request);
 KernelResult make_matmul(const KernelRequest& request);
+KernelResult make_attention(const KernelRequest& request);
 KernelResult make_convolution(const KernelRequest& request);
 KernelResult make_integer_matmul(const KernelRequest& request);
 KernelResult make_integer_conv(const KernelRequest& request);

@@ -154,8 +154,8 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 // Cuts the plan into pieces and makes it a kernel. The bias, where there is one, is added to each row.
 KernelResult make_planned(const KernelRequest& request, Plan plan, const ProductSlots& slots) {
   const bool rows_alone = request.group.rows_alone;
-  if (rows_alone && !plan.stored && suits_few_rows(plan.product))
-    return make_few_rows(request, plan.product, std::move(plan.offsets), slots);
+  if (rows_alone && suits_few_rows(plan.product))
+    return make_few_rows(request, plan.product, std::move(plan.offsets), slots, std::move(plan.stored));
   plan.sliver = request.loops.gemm_rows;
   // Whether a sum is cut depends on how many rows there are: not where each must come out as if alone.
   choose_pieces(plan, /*cuts_sums=*/!rows_alone);
@@ -215,6 +215,8 @@ KernelResult make_matmul(const KernelRequest& request) {
   if (request.op.kind == dag::OpKind::IntegerMatMul) return make_integer_matmul(request);
   if (request.op.kind == dag::OpKind::StoredMatMul) return make_stored_matmul(request);
   if (request.op.kind == dag::OpKind::StoredWeight) return make_stored_weight(request);
+  if (request.op.kind == dag::OpKind::Attention || request.op.kind == dag::OpKind::AttentionGrad)
+    return make_attention(request);
   if (request.op.kind != dag::OpKind::MatMul || !request.is_f32(request.in(0)) || !request.all_plain())
     return request.decline();
   const Shape &a = request.in_shape(0), &b = request.in_shape(1), &c = request.out_shape();

@@ -150,6 +150,7 @@ KernelResult make_elementwise(const KernelRequest& request);  // the whole group
 KernelResult make_shape(const KernelRequest& request);
 KernelResult make_reduction(const KernelRequest& request);
 KernelResult make_matmul(const KernelRequest& request);
+KernelResult make_attention(const KernelRequest& request);
 KernelResult make_product_group(
     const KernelRequest& request);  // the whole group: a product and what it takes in
 KernelResult make_convolution(const KernelRequest& request);

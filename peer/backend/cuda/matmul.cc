@@ -163,6 +163,8 @@ KernelResult make_stored_matmul(const KernelRequest& request) {
 KernelResult make_matmul(const KernelRequest& request) {
   if (request.op.kind == dag::OpKind::StoredMatMul) return make_stored_matmul(request);
   if (request.op.kind == dag::OpKind::StoredWeight) return make_stored_weight(request);
+  if (request.op.kind == dag::OpKind::Attention || request.op.kind == dag::OpKind::AttentionGrad)
+    return make_attention(request);
   if (!multiplies(request)) return request.decline();
   return make_planned(request, plan_of(request),
                       {request.input_slot(0), request.input_slot(1), -1, request.output_slot(0)});

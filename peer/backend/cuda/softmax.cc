@@ -20,14 +20,9 @@ Lines lines_along_axis(const KernelRequest& request, size_t operand) {
   return lines_along(request.in_shape(operand), request.attributes().get_int(Attr::Axis));
 }
 
-const LineForms<Softmax> kSoftmax{k_softmax, k_softmax_warp_8, k_softmax_warp_32, k_softmax_block_8,
-                                  k_softmax_block_16};
-const LineForms<SoftmaxGrad> kSoftmaxGrad{k_softmax_grad, k_softmax_grad_warp_8, k_softmax_grad_warp_32,
-                                          k_softmax_grad_block_8, k_softmax_grad_block_16};
-
 KernelResult make_forward(const KernelRequest& request) {
   const Lines lines = lines_along_axis(request, 0);
-  const auto& kernel = form_for(kSoftmax, lines);
+  const auto& kernel = form_for(kSoftmaxForms, lines);
   const int32_t logarithm = request.op.kind == OpKind::LogSoftmax;
   const int64_t count = request.in_count(0);
   const int x = request.input_slot(0), y = request.output_slot(0);
@@ -40,7 +35,7 @@ KernelResult make_forward(const KernelRequest& request) {
 
 KernelResult make_backward(const KernelRequest& request) {
   const Lines lines = lines_along_axis(request, 0);
-  const auto& kernel = form_for(kSoftmaxGrad, lines);
+  const auto& kernel = form_for(kSoftmaxGradForms, lines);
   const int32_t logarithm = request.op.kind == OpKind::LogSoftmaxGrad;
   const int64_t count = request.in_count(0);
   const int dy = request.input_slot(0), y = request.input_slot(1), dx = request.output_slot(0);

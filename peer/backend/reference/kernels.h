@@ -43,6 +43,7 @@ void run_reduction(const Call& call);
 void run_matmul(const Call& call);
 void run_stored_matmul(const Call& call);
 void run_stored_weight(const Call& call);
+void run_attention(const Call& call);
 void run_convolution(const Call& call);
 void run_normalisation(const Call& call);
 void run_softmax(const Call& call);

@@ -101,6 +101,7 @@ void run_matmul(const Call& call) {
   if (call.kind == OpKind::DetGrad) return det_grad(call);
   if (call.kind == OpKind::StoredMatMul) return run_stored_matmul(call);
   if (call.kind == OpKind::StoredWeight) return run_stored_weight(call);
+  if (call.kind == OpKind::Attention || call.kind == OpKind::AttentionGrad) return run_attention(call);
   if (call.out().is_real()) return matmul(call, call.reals(0), call.reals(1), call.out().reals);
   // Integers in unsigned arithmetic, which wraps where signed would be undefined.
   std::vector<uint64_t> y(call.out().wholes.size());

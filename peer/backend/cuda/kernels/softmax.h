@@ -19,11 +19,15 @@ struct SoftmaxGrad {
   Array<float> dx;
   int32_t logarithm;
 };
-// In LineForms.
 extern const EntryOf<Softmax> k_softmax, k_softmax_warp_8, k_softmax_warp_32, k_softmax_block_8,
     k_softmax_block_16;
 extern const EntryOf<SoftmaxGrad> k_softmax_grad, k_softmax_grad_warp_8, k_softmax_grad_warp_32,
     k_softmax_grad_block_8, k_softmax_grad_block_16;
+inline const LineForms<Softmax> kSoftmaxForms{k_softmax, k_softmax_warp_8, k_softmax_warp_32,
+                                              k_softmax_block_8, k_softmax_block_16};
+inline const LineForms<SoftmaxGrad> kSoftmaxGradForms{k_softmax_grad, k_softmax_grad_warp_8,
+                                                      k_softmax_grad_warp_32, k_softmax_grad_block_8,
+                                                      k_softmax_grad_block_16};
 
 // What the labels of lines are, and what they count for.
 struct Labels {
