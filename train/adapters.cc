@@ -213,11 +213,9 @@ Result<onnx::WrittenFiles> write(const onnx::OnnxModel& model, const onnx::Train
   return onnx::write_trained_tensors(model, tensors, place.output);
 }
 
-}  // namespace
-
-Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
-                                        const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
-                                        const OutputPlace& place) {
+Result<onnx::WrittenFiles> write_as_asked(const onnx::OnnxModel& model, const Adapters& adapters,
+                                          const onnx::TrainedTensors& base,
+                                          const onnx::TrainedTensors& trained, const OutputPlace& place) {
   const onnx::StoredWeights stored = onnx::stored_weights(model);
   std::map<std::string, dag::DType> dtypes;
   for (const PlacedAdapter& adapter : adapters)
@@ -227,6 +225,20 @@ Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adap
   if (dtypes.empty()) return write(model, merged, place);
   WEFT_TRY(const onnx::OnnxModel whole, onnx::with_whole_weights(model, dtypes));
   return write(whole, renamed(merged, whole, dtypes), place);
+}
+
+}  // namespace
+
+Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
+                                        const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
+                                        const OutputPlace& place) {
+  auto written = write_as_asked(model, adapters, base, trained, place);
+  const bool in_half = !written && (written.error().code == ErrorCode::OutOfRange ||
+                                    written.error().code == ErrorCode::InvalidArgument);
+  if (place.form.merged || !in_half) return written;
+  OutputPlace wide = place;  // nobody asked for halves
+  wide.form.merged = dag::DType::F32;
+  return write_as_asked(model, adapters, base, trained, wide);
 }
 
 Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name) {

@@ -50,8 +50,8 @@ struct OutputPlace {
 };
 // Writes the model with what was trained and the adapters merged: onnx::write_trained_tensors, or
 // write_beside. A weight that the file keeps in fewer bits and that an adapter changes is whole in the files
-// that are written: in form.merged, or its own type, or, where integers were read, in F16. OutOfRange where a
-// number does not fit that.
+// that are written: in form.merged, or its own type, or, where integers were read, in F16 if all numbers fit.
+// OutOfRange where one does not fit what was asked for.
 Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
                                         const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
                                         const OutputPlace& place);

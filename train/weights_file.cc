@@ -1,12 +1,16 @@
 #include "train/weights_file.h"
 
+#include <functional>
+#include <map>
 #include <set>
 
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "dag/onnx/roles.h"
+#include "dag/onnx/stored_weights.h"
 #include "data/safetensors.h"
 #include "storage/files.h"
+#include "train/adapters.h"
 #include "train/loss_warnings.h"
 #include "train/outputs.h"
 
@@ -34,6 +38,33 @@ Status check_name(const fs::path& weights, const fs::path& output) {
 
 Status said_of_option(const Status& status) {
   return status ? Status{} : fail(status.error().within("--also"));
+}
+
+struct Weights {
+  std::vector<data::NamedSpec> tensors{};
+  std::function<Status(const std::string& name, const data::ByteSink& sink)> read{};
+};
+
+// What the model keeps in fewer bits goes by the weight's own name, and not by those of its parts: integers
+// as the floats that they stand for, halves as they are.
+Weights weights_of(const onnx::OnnxModel& model, std::set<std::string> names) {
+  Weights all;
+  const onnx::TrainedTensors tensors = tensors_of(model);
+  std::map<std::string, std::string> half_of;
+  for (const auto& [name, weight] : onnx::stored_weights(model)) {
+    for (const auto* part : {&weight.form.numbers, &weight.form.scale, &weight.form.zero})
+      names.erase(part->name);
+    const bool is_half = weight.form.matrix.is_half();
+    all.tensors.push_back({name, is_half ? weight.form.numbers.spec : tensors.specs.at(name)});
+    if (is_half) half_of[name] = weight.form.numbers.name;
+  }
+  for (const auto& [name, tensor] : model.weights())
+    if (names.contains(name)) all.tensors.push_back({name, tensor.spec()});
+  all.read = [tensors, half_of](const std::string& name, const data::ByteSink& sink) {
+    const auto half = half_of.find(name);
+    return tensors.read(half == half_of.end() ? name : half->second, sink);
+  };
+  return all;
 }
 
 }  // namespace
@@ -71,21 +102,13 @@ Result<size_t> write_weights(const fs::path& model, std::span<const std::string>
   std::set<std::string> names(learnt.begin(), learnt.end());
   for (const onnx::TensorRow& row : roles)
     if (row.role != onnx::TensorRole::Constant) names.insert(row.name);
-  std::vector<data::NamedSpec> tensors;
-  for (const auto& [name, tensor] : opened.weights())
-    if (names.contains(name)) tensors.push_back({name, tensor.spec()});
+  const Weights all = weights_of(opened, names);
   storage::Files files;
-  WEFT_TRY_STATUS(files.write_atomic_pieces(weights,
-                                            [&](const storage::Files::Sink& sink) {
-                                              return data::write_safetensors(
-                                                  tensors,
-                                                  [&](const std::string& name, const data::ByteSink& bytes) {
-                                                    return opened.read_weight(name, bytes);
-                                                  },
-                                                  sink);
-                                            },
-                                            {.mode = 0644}));
-  return tensors.size();
+  WEFT_TRY_STATUS(files.write_atomic_pieces(
+      weights,
+      [&](const storage::Files::Sink& sink) { return data::write_safetensors(all.tensors, all.read, sink); },
+      {.mode = 0644}));
+  return all.tensors.size();
 }
 
 }  // namespace weft::train

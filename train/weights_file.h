@@ -21,8 +21,10 @@ Status check_weights_output(const std::filesystem::path& weights, const configs:
 Result<std::vector<std::string>> learnt_names(const configs::Job& job, const std::filesystem::path& model);
 
 // Writes parameters, frozen ones too, and running statistics of `model`, by their initializers' names and
-// with the very bits that it has, and of what else it holds what `learnt` names. The file appears whole or
-// not at all. How many tensors there are. Errors: what reading and writing say.
+// with the very bits that it has, and of what else it holds what `learnt` names. Matrices that it keeps as
+// integers are written in F32, those that it keeps as halves behind a Cast as these, both by the weight's
+// name. The file appears whole or not at all. How many tensors there are. Errors: what reading and writing
+// say.
 Result<size_t> write_weights(const std::filesystem::path& model, std::span<const std::string> learnt,
                              const std::filesystem::path& weights);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One step of adapters beside a large model of four bits (make_large.py): on three peers of one thread and 2 GiB each, on one
 # machine. It prints seconds (until the broker has all, until the plan, from there to the first step, the step itself) and
-# the largest memory of each process, beside what the plan said.
+# the largest memory of each process, beside what the plan said. What nobody trained stays in the model's file.
 #   bench/adapters/large.sh     6.7 B parameters: 5 minutes on two cores, 20 GB of disk
 # SIZE: options of make_large.py; MEMORY (2GiB) of each peer
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
@@ -15,7 +15,7 @@ wait_for_peers a b c
 peak_of() { awk '/VmHWM/ { printf "%.0f", $2 / 1024 }' "/proc/$1/status" 2>/dev/null; }
 seconds_between() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", (b - a) / 1e6 }'; }
 began=$(microseconds) client=0 sent='' planned=''
-"$weft" submit "$work/lora.yaml" --set placement.stages=3 --set "output=$work/out.onnx" --format json >"$work/events" 2>"$work/submit.log" &
+"$weft" submit "$work/lora.yaml" --set placement.stages=3 --set "output={path: $work/out.onnx, base: link}" --format json >"$work/events" 2>"$work/submit.log" &
 submit_pid=$!
 while now=$(peak_of "$submit_pid") && [ -n "$now" ]; do
   client=$now
@@ -26,6 +26,7 @@ done
 wait "$submit_pid" || fail "submit: $(cat "$work/submit.log")"
 step=$(grep '"event":"step"' "$work/events" | head -n 1 | field seconds)
 echo "submitted in $(seconds_between "$began" "$sent") s, planned $(seconds_between "$sent" "$planned") s later; the step took $(printf %.1f "$step") s"
+echo "written: $(($(stat -c %s "$work/out.onnx.data") >> 20)) MiB beside the model's own data"
 printf '%-8s %10s %10s\n' who 'peak MiB' 'plan MiB'
 printf '%-8s %10s %10s\n' client "$client" -
 printf '%-8s %10s %10s\n' broker "$(peak_of "$broker_pid")" -

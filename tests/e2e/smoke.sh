@@ -355,6 +355,7 @@ FORM
 row adapters-large 4 env MEMORY=512MiB SIZE='--layers 3 --width 256 --inner 512 --heads 2 --vocabulary 256 --length 16' bench/adapters/large.sh <<'FORM'
 model: @ MiB beside @ KiB
 submitted in @ s, planned @ s later; the step took @ s
+written: @ MiB beside the model's own data
 who +peak MiB +plan MiB
 (client|broker) +@ +-
 [abc] +@ +@

@@ -60,6 +60,16 @@ local_run as_is --set "model=$work/halves.onnx" --set 'base={store: as_is}'
 local_run wide --set "model=$work/halves.onnx" --set 'base={store: float32}'
 same_file "halves as they are, and in float32" "$work/as_is.onnx" "$work/wide.onnx"
 
+# As a file of tensors it has whole weights, by the names that the float32 model has.
+names_in() { /usr/bin/python3 -c 'import sys; sys.path.insert(0, "tests/e2e"); import tensor_file
+for name, (kind, shape, _) in sorted(tensor_file.read(sys.argv[1]).items()): print(name, shape)' "$1"; }
+for store in as_is bf16 int4; do
+  local_run "also-$store" --set "base={store: $store, block: 32}" --also "$work/also-$store.safetensors"
+  names_in "$work/also-$store.safetensors" >"$work/also-$store.names"
+done
+grep -q c_attn.weight "$work/also-as_is.names" || fail "$(cat "$work/also-as_is.names")"
+for store in bf16 int4; do same_file "tensors of $store" "$work/also-as_is.names" "$work/also-$store.names"; done
+
 # Weights of four bits that llama.cpp's file has: in blocks of as many numbers they are what they were.
 /usr/bin/python3 bench/adapters/make_gpt.py "$work/gguf" --published --layers 1 --width 64 --heads 2 --vocabulary 256 --length 32 --batch 8 --steps 6
 /usr/bin/python3 - "$work/gguf" <<'PY'

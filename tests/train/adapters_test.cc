@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <stdexcept>
 
 #include "configs/job.h"
@@ -280,19 +281,12 @@ TEST_F(AdapterJobs, PointwiseKernelsAndTensorsTrainedWhole) {
   EXPECT_NE(config.find("\"modules_to_save\": [\"classifier.1\"]"), std::string::npos) << config;
 }
 
-// logits = x W, of a weight in bfloat16 as large as `size`.
-void write_half_job(const fs::path& folder, float size) {
-  onnx::testing::ModelMaker maker;
+// logits = x W of a model that `add_weight` gives W, by adapters.
+void write_head_job(const fs::path& folder,
+                    const std::function<std::string(onnx::testing::ModelMaker&)>& add_weight) {
+  onnx::testing::ModelMaker maker(21);
   maker.input("x", {-1, 4}).output("logits");
-  auto& weight = *maker.graph().add_initializer();
-  weight.set_name("head.weight");
-  weight.set_data_type(onnx::pb::TensorProto::BFLOAT16);
-  weight.add_dims(4);
-  weight.add_dims(3);
-  for (int i = 0; i < 12; ++i) weight.add_int32_data(dag::bf16_from_float(size * static_cast<float>(i - 6)));
-  onnx::testing::attribute(maker.node("Cast", {"head.weight"}, {"wide"}), "to",
-                           int64_t{onnx::pb::TensorProto::FLOAT});
-  maker.node("MatMul", {"x", "wide"}, {"logits"});
+  maker.node("MatMul", {"x", add_weight(maker)}, {"logits"});
   onnx::testing::write_bytes(folder / "model.onnx", maker.bytes());
   std::vector<float> x(48);
   std::vector<int64_t> label(12);
@@ -310,6 +304,61 @@ void write_half_job(const fs::path& folder, float size) {
          "data: {train: {type: npz, path: train.npz}}\nbatch_size: 6\nsteps: 6\n"
          "optimizer: {type: sgd, learning_rate: 0.3}\n"
          "adapters: {type: lora, rank: 2, targets: [\"head.*\"]}\noutput: trained.onnx\n";
+}
+
+onnx::pb::TensorProto& add_head(onnx::testing::ModelMaker& maker, const char* name, int32_t type) {
+  auto& weight = *maker.graph().add_initializer();
+  weight.set_name(name);
+  weight.set_data_type(type);
+  weight.add_dims(4);
+  weight.add_dims(3);
+  return weight;
+}
+// A weight in bfloat16 as large as `size`.
+void write_half_job(const fs::path& folder, float size) {
+  write_head_job(folder, [&](onnx::testing::ModelMaker& maker) -> std::string {
+    auto& weight = add_head(maker, "head.weight", onnx::pb::TensorProto::BFLOAT16);
+    for (int i = 0; i < 12; ++i)
+      weight.add_int32_data(dag::bf16_from_float(size * static_cast<float>(i - 6)));
+    onnx::testing::attribute(maker.node("Cast", {"head.weight"}, {"wide"}), "to",
+                             int64_t{onnx::pb::TensorProto::FLOAT});
+    return "wide";
+  });
+}
+
+// Merged into what was int8 it is a half, if that holds all numbers.
+TEST_F(AdapterJobs, WhatHalvesCannotHoldIsWrittenAsFloat32) {
+  for (const float scale : {0.01f, 9000.0f}) {
+    write_head_job(scratch_.folder(), [&](onnx::testing::ModelMaker& maker) -> std::string {
+      auto& numbers = add_head(maker, "numbers", onnx::pb::TensorProto::INT8);
+      for (int i = 0; i < 12; ++i) numbers.add_int32_data(i - 3);
+      auto& of_all = *maker.graph().add_initializer();
+      of_all.set_name("scale");
+      of_all.set_data_type(onnx::pb::TensorProto::FLOAT);
+      of_all.add_float_data(scale);
+      maker.node("DequantizeLinear", {"numbers", "scale"}, {"head.weight"});
+      return "head.weight";
+    });
+    const auto written = [&](std::vector<std::string> sets) -> Result<std::string> {
+      sets.insert(sets.end(), {"steps=1", "optimizer={type: sgd, learning_rate: 1e-9}"});
+      const auto job = configs::load_job(scratch_.folder() / "job.yaml", sets);
+      if (!job) return fail(job.error());
+      const auto result = train::train(*job, *cpu(), {}, [](const train::Event&) {});
+      if (!result) return fail(result.error());
+      std::string found;
+      for (const auto& [name, tensor] : onnx::read_model(result->output)->weights())
+        found += name + " " + to_string(tensor.spec()) + " ";
+      return found;
+    };
+    const bool fits = scale < 1;
+    const std::string half = "head.weight_f16 f16[4,3] ", single = "head.weight f32[4,3] ";
+    EXPECT_EQ(written({}).value(), fits ? half : single);
+    EXPECT_EQ(written({"output={path: b.onnx, merged: float32}"}).value(), single);
+    EXPECT_EQ(written({"output={path: b.onnx, merged: bfloat16}"}).value(), "head.weight_bf16 bf16[4,3] ");
+    const auto asked = written({"output={path: b.onnx, merged: float16}"});
+    ASSERT_EQ(asked.has_value(), fits);
+    EXPECT_EQ(fits ? ErrorCode::OutOfRange : asked.error().code, ErrorCode::OutOfRange);
+  }
 }
 
 TEST_F(AdapterJobs, AHalfStaysAHalf) {

@@ -18,39 +18,33 @@ void widen(const void* numbers, int64_t first, int64_t count, float* out) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) out[i] = widened(from[i]);
 }
-template <typename Number>
-void to_float(const void* numbers, int64_t first, int64_t count, float* out) {
-  const Number* from = static_cast<const Number*>(numbers) + first;
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(from[i]);
-}
-// Two in a byte. `flip` 8 makes of a signed number one that is 8 larger, without a sign.
-void nibbles_to_float(const void* numbers, int64_t first, int64_t count, int flip, float* out) {
+// Two in a byte, in order. `flip` 8 makes of a signed number one that is 8 larger, without a sign.
+void to_bytes(const void* numbers, int64_t first, int64_t count, int flip, int8_t* out) {
+  using Bytes = signed char __attribute__((vector_size(16)));
+  using Unsigned = unsigned char __attribute__((vector_size(16)));
   const uint8_t* from = static_cast<const uint8_t*>(numbers) + first / 2;
-  const auto one = [flip](int four) WEFT_LOOP_LAMBDA { return static_cast<float>((four ^ flip) - flip); };
+  const auto one = [flip](int four) WEFT_LOOP_LAMBDA { return static_cast<int8_t>((four ^ flip) - flip); };
   int64_t i = 0;
   if (first % 2 != 0 && count > 0) out[i++] = one(*from++ >> 4);
-  const int64_t pairs = (count - i) / 2;
-  float* to = out + i;
-#pragma omp simd
-  for (int64_t j = 0; j < pairs; ++j) {
-    const int both = from[j];
-    to[2 * j] = one(both & 15);
-    to[2 * j + 1] = one(both >> 4);
+  const auto sign = static_cast<signed char>(flip);
+  for (; i + 32 <= count; i += 32, from += 16) {
+    Unsigned both;
+    __builtin_memcpy(&both, from, sizeof both);
+    const Bytes low = (reinterpret_cast<Bytes>(both & 15) ^ sign) - sign,
+                high = (reinterpret_cast<Bytes>(both >> 4) ^ sign) - sign;
+    const Bytes begin =
+        __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const Bytes end =
+        __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    __builtin_memcpy(out + i, &begin, sizeof begin);
+    __builtin_memcpy(out + i + 16, &end, sizeof end);
   }
-  if (i + 2 * pairs < count) out[count - 1] = one(from[pairs] & 15);
+  for (; i < count; i += 2, ++from) {
+    out[i] = one(*from & 15);
+    if (i + 1 < count) out[i + 1] = one(*from >> 4);
+  }
 }
 
-// Integers as floats.
-void integers(const StoredArgs& args, int64_t first, int64_t count, float* out) {
-  const bool is_signed = args.kind == kStoredI8;
-  if (args.bits == 4)
-    nibbles_to_float(args.numbers, first, count, is_signed ? 8 : 0, out);
-  else if (is_signed)
-    to_float<int8_t>(args.numbers, first, count, out);
-  else
-    to_float<uint8_t>(args.numbers, first, count, out);
-}
 float zero_at(const StoredArgs& args, int64_t i) {
   if (args.zero == nullptr) return static_cast<float>(args.zero_of_all);
   const bool is_signed = args.kind == kStoredI8;
@@ -86,13 +80,16 @@ struct ColumnScales {
       zero[i] = zero_at(args, at);
     }
   }
-  void apply(int64_t count, float* out) const {
+  template <typename Number>
+  void apply(const Number* from, int64_t count, float* out) const {
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) out[i] = (out[i] - zero[i]) * scale[i];
+    for (int64_t i = 0; i < count; ++i) out[i] = (static_cast<float>(from[i]) - zero[i]) * scale[i];
   }
 };
 
-void apply_blocks(const StoredArgs& args, int64_t block_row, int64_t column, int64_t count, float* out) {
+template <typename Number>
+void apply_blocks(const StoredArgs& args, const Number* from, int64_t block_row, int64_t column,
+                  int64_t count, float* out) {
   for (int64_t done = 0; done < count;) {
     const int64_t block = (column + done) / args.block_columns;
     const int64_t end = (block + 1) * args.block_columns - column;
@@ -100,9 +97,22 @@ void apply_blocks(const StoredArgs& args, int64_t block_row, int64_t column, int
     const int64_t at = block_row * args.scale_columns + block;
     const float scale = float_of(args.scale, args.scale_kind, at), zero = zero_at(args, at);
 #pragma omp simd
-    for (int64_t i = done; i < until; ++i) out[i] = (out[i] - zero) * scale;
+    for (int64_t i = done; i < until; ++i) out[i] = (static_cast<float>(from[i]) - zero) * scale;
     done = until;
   }
+}
+
+// Numbers of one row, a byte each.
+template <typename Number>
+void widen_integers(const StoredArgs& args, const Number* from, int64_t row, int64_t column, int64_t count,
+                    ColumnScales& scales, float* out) {
+  if (args.block_columns == 1) {
+    scales.read(args, row / args.block_rows, column, count);
+    scales.apply(from, count, out);
+  } else {
+    apply_blocks(args, from, row / args.block_rows, column, count, out);
+  }
+  round_to(args.rounded, count, out);
 }
 
 void widen_stored(const StoredArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
@@ -118,15 +128,16 @@ void widen_stored(const StoredArgs& args, int64_t row, int64_t rows, int64_t col
         widen<Half>(args.numbers, first, count, to);
       } else if (args.kind == kStoredBF16) {
         widen<Brain>(args.numbers, first, count, to);
+      } else if (args.bits == 4) {
+        int8_t bytes[kStretch];
+        to_bytes(args.numbers, first, count, args.kind == kStoredI8 ? 8 : 0, bytes);
+        widen_integers(args, bytes, r, column + c0, count, scales, to);
+      } else if (args.kind == kStoredI8) {
+        widen_integers(args, static_cast<const int8_t*>(args.numbers) + first, r, column + c0, count, scales,
+                       to);
       } else {
-        integers(args, first, count, to);
-        if (args.block_columns == 1) {
-          scales.read(args, r / args.block_rows, column + c0, count);
-          scales.apply(count, to);
-        } else {
-          apply_blocks(args, r / args.block_rows, column + c0, count, to);
-        }
-        round_to(args.rounded, count, to);
+        widen_integers(args, static_cast<const uint8_t*>(args.numbers) + first, r, column + c0, count, scales,
+                       to);
       }
     }
   }
