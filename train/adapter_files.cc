@@ -12,6 +12,7 @@
 #include "base/shortest.h"
 #include "configs/yaml.h"
 #include "dag/onnx/outline.h"
+#include "dag/onnx/stored_weights.h"
 #include "data/safetensors.h"
 #include "storage/files.h"
 #include "storage/text_file.h"
@@ -352,7 +353,10 @@ Result<AdapterFolder> read_adapter_folder(const fs::path& folder, const onnx::On
   auto adapters = adapters_in(folder, weights, *file);
   if (!adapters) return fail(adapters.error().within(folder.string()));
   std::map<std::string, std::string> keys;  // by initializer
-  for (const PlacedAdapter& adapter : *adapters) {
+  for (PlacedAdapter& adapter : *adapters) {
+    // The factors are the same whichever way round this model has the matrix.
+    if (adapter.form == Form::Linear)
+      adapter.in_first = onnx::has_inputs_first(model, adapter.weight).value_or(adapter.in_first);
     if (!weights.contains(adapter.weight))
       return fail(ErrorCode::NotFound, folder.string() + ": the model has no initializer '" + adapter.weight +
                                            "', which an adapter is for: it is of another model");

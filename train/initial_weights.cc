@@ -7,25 +7,13 @@
 #include "dag/onnx/outline.h"
 #include "train/adapter_files.h"
 #include "train/initial_places.h"
+#include "train/weights_file.h"
 
 namespace weft::train {
 namespace {
 namespace fs = std::filesystem;
 
 using Source = InitialPlaces::Source;
-
-// Of two axes, the other way round.
-dag::Tensor transposed(const dag::Tensor& tensor) {
-  const int64_t rows = tensor.shape()[0], columns = tensor.shape()[1];
-  const auto size = static_cast<size_t>(element_size(tensor.dtype()));
-  dag::Tensor result(dag::TensorSpec{tensor.dtype(), {columns, rows}});
-  const std::byte* from = tensor.bytes().data();
-  std::byte* to = result.mutable_bytes().data();
-  for (int64_t column = 0; column < columns; ++column)
-    for (int64_t row = 0; row < rows; ++row, to += size)
-      std::memcpy(to, from + static_cast<size_t>(row * columns + column) * size, size);
-  return result;
-}
 
 // The nearest numbers of another float type.
 dag::Tensor converted(const dag::Tensor& tensor, dag::DType dtype) {

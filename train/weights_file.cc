@@ -1,5 +1,7 @@
 #include "train/weights_file.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <set>
@@ -46,7 +48,7 @@ struct Weights {
 };
 
 // What the model keeps in fewer bits goes by the weight's own name, and not by those of its parts: integers
-// as the floats that they stand for, halves as they are.
+// as the floats that they stand for, halves as they are. What was exchanged for it is as it was before.
 Weights weights_of(const onnx::OnnxModel& model, std::set<std::string> names) {
   Weights all;
   const onnx::TrainedTensors tensors = tensors_of(model);
@@ -60,14 +62,44 @@ Weights weights_of(const onnx::OnnxModel& model, std::set<std::string> names) {
   }
   for (const auto& [name, tensor] : model.weights())
     if (names.contains(name)) all.tensors.push_back({name, tensor.spec()});
-  all.read = [tensors, half_of](const std::string& name, const data::ByteSink& sink) {
+  const std::set<std::string> exchanged = onnx::exchanged_weights(model);
+  std::map<std::string, dag::TensorSpec> turned;  // as the model has them
+  for (data::NamedSpec& tensor : all.tensors) {
+    if (!exchanged.contains(tensor.name) || tensor.spec.rank() != 2) continue;
+    turned[tensor.name] = tensor.spec;
+    std::swap(tensor.spec.shape[0], tensor.spec.shape[1]);
+  }
+  all.read = [tensors, half_of, turned](const std::string& name, const data::ByteSink& sink) -> Status {
     const auto half = half_of.find(name);
-    return tensors.read(half == half_of.end() ? name : half->second, sink);
+    const std::string& from = half == half_of.end() ? name : half->second;
+    const auto at = turned.find(name);
+    if (at == turned.end()) return tensors.read(from, sink);
+    dag::Tensor whole(at->second);
+    std::span<std::byte> rest = whole.mutable_bytes();
+    WEFT_TRY_STATUS(tensors.read(from, [&](std::span<const std::byte> bytes) -> Status {
+      const size_t count = std::min(bytes.size(), rest.size());
+      std::copy_n(bytes.begin(), count, rest.begin());
+      rest = rest.subspan(count);
+      return {};
+    }));
+    return sink(transposed(whole).bytes());
   };
   return all;
 }
 
 }  // namespace
+
+dag::Tensor transposed(const dag::Tensor& tensor) {
+  const int64_t rows = tensor.shape()[0], columns = tensor.shape()[1];
+  const auto size = static_cast<size_t>(element_size(tensor.dtype()));
+  dag::Tensor result(dag::TensorSpec{tensor.dtype(), {columns, rows}});
+  const std::byte* from = tensor.bytes().data();
+  std::byte* to = result.mutable_bytes().data();
+  for (int64_t column = 0; column < columns; ++column)
+    for (int64_t row = 0; row < rows; ++row, to += size)
+      std::memcpy(to, from + static_cast<size_t>(row * columns + column) * size, size);
+  return result;
+}
 
 Status check_weights_output(const fs::path& weights, const fs::path& output) {
   Status status = check_name(weights, output);

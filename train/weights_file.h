@@ -17,6 +17,9 @@ namespace weft::train {
 Status check_weights_output(const std::filesystem::path& weights, const std::filesystem::path& output);
 Status check_weights_output(const std::filesystem::path& weights, const configs::Job& job);
 
+// A matrix with its axes exchanged. REQUIRES: rank 2.
+dag::Tensor transposed(const dag::Tensor& matrix);
+
 // What a job learns beside what its model's graph says: the names of constants that it trains.
 Result<std::vector<std::string>> learnt_names(const configs::Job& job, const std::filesystem::path& model);
 

@@ -127,6 +127,7 @@ class Rewriting {
       WEFT_TRY_STATUS(add_initializer(*made_, name, part.spec, model_.has_external_data()));
     for (const std::string& matrix : tables_) add_shape_of_table(graph, matrix);
     if (how_.bits < 16) import_domain();
+    exchange_weights(turned_matrices(), *made_);
     TrainedTensors tensors;
     for (const auto& [name, part] : parts_) {
       tensors.specs[name] = part.spec;
@@ -193,9 +194,17 @@ class Rewriting {
     // Its blocks would lie in both directions.
     if (uses.products_of_columns && (uses.products_of_rows || uses.rows))
       return "it is read as it is and transposed";
+    if (name.find('\n') != std::string::npos) return "its name has a line feed";
     for (const std::string& made : names_of(name))
       if (held_.is_taken(made)) return "there is a '" + made.substr(0, 128) + "' already";
     return {};
+  }
+
+  std::set<std::string> turned_matrices() const {
+    std::set<std::string> names;
+    for (const auto& [name, uses] : chosen_)
+      if (uses.products_of_columns) names.insert(name);
+    return names;
   }
 
   int64_t block_of(int64_t inner) const {

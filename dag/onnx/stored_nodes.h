@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -40,6 +41,9 @@ class HeldTensors {
   std::map<std::string, HeldTensor, std::less<>> tensors_;
   std::unordered_set<std::string> taken_;
 };
+
+// What exchanged_weights() says is to be told of these too, or no more. REQUIRES: no name has a line feed.
+void exchange_weights(const std::set<std::string>& names, OnnxModel::Structure& model);
 
 // What the node reads in such a form; nothing for every other node, and for those whose operands are not
 // initializers, or lie otherwise.

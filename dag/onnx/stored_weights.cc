@@ -417,4 +417,72 @@ Result<OnnxModel> with_whole_weights(const OnnxModel& model, const std::map<std:
   return OnnxModel(std::move(made));
 }
 
+namespace {
+
+constexpr std::string_view kExchanged = "weft.exchanged_weights";  // names, a line each
+
+std::set<std::string> lines_of(std::string_view text) {
+  std::set<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (end > 0) lines.emplace(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+const pb::StringStringEntryProto* exchanged_entry(const pb::ModelProto& proto) {
+  for (const auto& entry : proto.metadata_props())
+    if (entry.key() == kExchanged) return &entry;
+  return nullptr;
+}
+
+}  // namespace
+
+std::set<std::string> exchanged_weights(const OnnxModel& model) {
+  const auto* entry = exchanged_entry(model.structure().proto);
+  return entry != nullptr ? lines_of(entry->value()) : std::set<std::string>();
+}
+
+void exchange_weights(const std::set<std::string>& names, OnnxModel::Structure& model) {
+  if (names.empty()) return;
+  auto* entry = const_cast<pb::StringStringEntryProto*>(exchanged_entry(model.proto));
+  if (entry == nullptr) {
+    entry = model.proto.add_metadata_props();
+    entry->set_key(std::string(kExchanged));
+  }
+  std::set<std::string> lines = lines_of(entry->value());
+  for (const std::string& name : names)
+    if (lines.erase(name) == 0) lines.insert(name);
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  entry->set_value(text);
+}
+
+std::optional<bool> has_inputs_first(const OnnxModel& model, const std::string& weight) {
+  const HeldTensors held(model.structure());
+  std::map<std::string, bool> exchanged{{weight, false}};  // values that are the matrix, or it transposed
+  std::optional<bool> found;
+  bool is_clear = true;
+  const auto read = [&](bool inputs_first) {
+    is_clear = is_clear && found.value_or(inputs_first) == inputs_first;
+    found = inputs_first;
+  };
+  for (const auto& node : model.structure().proto.graph().node()) {
+    const auto stored = stored_weight_of(held, node);
+    if (stored && stored->name == weight && stored->use == Use::Factor) read(false);
+    if (!is_standard(node)) continue;
+    for (int i = 0; i < std::min(node.input_size(), 2); ++i) {
+      const auto at = exchanged.find(node.input(i));
+      if (at == exchanged.end()) continue;
+      const bool turned = at->second;
+      if (node.op_type() == "Transpose" && node.output_size() == 1) exchanged[node.output(0)] = !turned;
+      if (node.op_type() == "MatMul") read((i == 1) != turned);
+      if (node.op_type() == "Gemm")
+        read((i == 1) != (turned != (int_of(node, i == 1 ? "transB" : "transA", 0) != 0)));
+    }
+  }
+  return is_clear ? found : std::nullopt;
+}
+
 }  // namespace weft::onnx

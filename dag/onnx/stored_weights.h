@@ -4,6 +4,8 @@
 #pragma once
 
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,14 @@ bool is_one_of(const StoredWeights& weights, const StoredWeight& weight);
 
 // These weights as F32, of the model's tensors: one is made at a time, in parts.
 TrainedTensors widened(const OnnxModel& model);
+
+// Whether a product reads the matrix of that name as [in, out], not [out, in]: as MatMul and Gemm have it,
+// behind Transposes too, and MatMulNBits. Nothing where no node multiplies with it, or some each way.
+std::optional<bool> has_inputs_first(const OnnxModel& model, const std::string& weight);
+
+// Matrices whose rows are the columns that they had before somebody kept them in fewer bits: what is known of
+// them by name elsewhere lies the other way round. write_in_fewer_bits() says so in the file.
+std::set<std::string> exchanged_weights(const OnnxModel& model);
 
 // What an initializer is called that has a weight's numbers in half precision, where a Cast behind it has the
 // weight's own name.

@@ -81,17 +81,15 @@ void add_softmax_ops(OpTable& table) {
   add(
       table, K::Softmax, 1, 1, infer_softmax,
       [](C c) { give(c, 0, apply(K::SoftmaxGrad, cotangent(c), out(c), c.attributes())); },
-      flops_an_output_element<28>, "x -> e^x / sum of e^x along axis; -inf gives 0, a row of -inf gives NaN",
-      {},
-      /*in_place=*/0);
+      flops_an_output_element<28>, "x -> e^x / sum of e^x along axis; -inf gives 0, a row of -inf gives NaN");
   add(table, K::SoftmaxGrad, 2, 2, infer_softmax_grad, nullptr, flops_an_output_element<4>,
-      "dy, y -> y * (dy - sum of dy*y along axis)", {}, /*in_place=*/0);
+      "dy, y -> y * (dy - sum of dy*y along axis)");
   add(
       table, K::LogSoftmax, 1, 1, infer_softmax,
       [](C c) { give(c, 0, apply(K::LogSoftmaxGrad, cotangent(c), out(c), c.attributes())); },
       flops_an_output_element<35>, "x -> x - log(sum of e^x) along axis");
   add(table, K::LogSoftmaxGrad, 2, 2, infer_softmax_grad, nullptr, flops_an_output_element<14>,
-      "dy, y -> dy - e^y * sum of dy along axis", {}, /*in_place=*/0);
+      "dy, y -> dy - e^y * sum of dy along axis");
   add(table, K::CrossEntropy, 2, 3, infer_cross_entropy, cross_entropy_vjp, flops_an_input_element<26>,
       "logits (classes at axis), labels I32/I64, weight[C]? -> loss, lse (log of the sum of e^logits); "
       "reduction: none, sum, mean (by weight); ignore_index: labels that do not count; any other label out "

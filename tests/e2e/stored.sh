@@ -70,6 +70,41 @@ done
 grep -q c_attn.weight "$work/also-as_is.names" || fail "$(cat "$work/also-as_is.names")"
 for store in bf16 int4; do same_file "tensors of $store" "$work/also-as_is.names" "$work/also-$store.names"; done
 
+# Beside a base in four bits a matrix lies the other way round, square ones too: adapters and tensors go back to the
+# model that it was made of all the same. Its logits are near those of the model that was trained.
+square=(--set 'adapters={type: lora, rank: 4, alpha: 8, targets: ["*.attn.c_proj.weight", "*.c_fc.weight"]}')
+"$weft" local "$job" --threads 1 "${sets[@]}" "${square[@]}" --set 'base={store: int8, block: 32}' --set "output=$work/square.onnx" \
+  --also "$work/square.safetensors" >"$work/square.log" 2>&1 || fail "square: $(cat "$work/square.log")"
+"$weft" merge "$work/model.onnx" "$work/square.adapter" -o "$work/square-float.onnx" >"$work/merge.txt" 2>&1 || fail "merge: $(cat "$work/merge.txt")"
+"$weft" local "$job" --threads 1 "${sets[@]}" --set steps=1 --set 'optimizer={type: sgd, learning_rate: 1e-30}' --set "init=$work/square.safetensors" \
+  --set "output=$work/square-init.onnx" >"$work/init.log" 2>&1 || fail "init: $(cat "$work/init.log")"
+/usr/bin/python3 - "$work" <<'PY'
+import pathlib, struct, sys, zipfile
+work = pathlib.Path(sys.argv[1])
+numbers = [(i * i * 7 + i // 32) % 256 for i in range(8 * 32)]
+header = "{'descr': '<i8', 'fortran_order': False, 'shape': (8, 32), }"
+header += " " * (-(len(header) + 11) % 64) + "\n"
+array_bytes = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<256q", *numbers)
+with zipfile.ZipFile(work / "tokens.npz", "w") as file:
+    file.writestr("tokens.npy", array_bytes)
+PY
+for name in square square-float square-init model; do
+  "$weft" predict "$work/$name.onnx" "$work/tokens.npz" -o "$work/$name.npz" >"$work/predict.log" 2>&1 || fail "predict $name: $(cat "$work/predict.log")"
+done
+/usr/bin/python3 - "$work" <<'PY' || fail "what was trained beside int8 is lost in the model that it was made of"
+import array, pathlib, sys, zipfile
+def logits(name):
+    with zipfile.ZipFile(pathlib.Path(sys.argv[1]) / f"{name}.npz") as file:
+        raw = file.read(file.namelist()[0])
+    return array.array("f", raw[-8 * 32 * 256 * 4:])
+def apart(a, b):
+    return max(abs(x - y) for x, y in zip(logits(a), logits(b), strict=True))
+learnt = apart("square", "model")
+for other in ("square-float", "square-init"):
+    print(f"ok: {other}: {apart('square', other):.2g} from what was trained, of {learnt:.2g} that was learnt")
+    assert apart("square", other) < 0.1 * learnt, other
+PY
+
 # Weights of four bits that llama.cpp's file has: in blocks of as many numbers they are what they were.
 /usr/bin/python3 bench/adapters/make_gpt.py "$work/gguf" --published --layers 1 --width 64 --heads 2 --vocabulary 256 --length 32 --batch 8 --steps 6
 /usr/bin/python3 - "$work/gguf" <<'PY'

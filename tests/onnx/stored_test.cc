@@ -445,6 +445,41 @@ TEST(FewerBits, ATableThatIsMultipliedWithIsKeptOnce) {
   std::filesystem::remove_all(folder);
 }
 
+// Which way round a matrix lies, whoever reads it; and that it was exchanged.
+TEST(FewerBits, SaysWhichMatricesItExchanged) {
+  ModelMaker maker(17);
+  maker.input("x", {2, 32}).output("y");
+  for (const char* name : {"plain", "behind", "gemm", "turned_gemm", "both"})
+    add_tensor(maker, name, drawn({32, 32}, 2));
+  maker.node("MatMul", {"x", "plain"}, {"a"});
+  maker.node("Transpose", {"behind"}, {"t"});
+  maker.node("MatMul", {"a", "t"}, {"b"});
+  maker.node("Gemm", {"b", "gemm"}, {"c"});
+  attribute(maker.node("Gemm", {"c", "turned_gemm"}, {"d"}), "transB", int64_t{1});
+  maker.node("MatMul", {"d", "both"}, {"e"});
+  attribute(maker.node("Gemm", {"e", "both"}, {"y"}), "transB", int64_t{1});
+  const auto model = read_bytes(maker.bytes());
+  const auto first = [](const OnnxModel& of, const char* name) { return has_inputs_first(of, name); };
+  EXPECT_EQ(first(*model, "plain"), true);
+  EXPECT_EQ(first(*model, "behind"), false);
+  EXPECT_EQ(first(*model, "gemm"), true);
+  EXPECT_EQ(first(*model, "turned_gemm"), false);
+  EXPECT_EQ(first(*model, "both"), std::nullopt);
+  EXPECT_EQ(first(*model, "none"), std::nullopt);
+  EXPECT_TRUE(exchanged_weights(*model).empty());
+  const auto folder = fresh_folder("exchanged");
+  ASSERT_TRUE(write_in_fewer_bits(*model,
+                                  {.bits = 4, .block = 32, .takes = [](const std::string&) { return true; }},
+                                  folder / "q.onnx")
+                  .has_value());
+  const auto rounded = read_model(folder / "q.onnx");
+  ASSERT_TRUE(rounded.has_value()) << rounded.error().message;
+  EXPECT_EQ(exchanged_weights(*rounded), (std::set<std::string>{"gemm", "plain"}));
+  for (const char* name : {"plain", "behind", "gemm", "turned_gemm"})
+    EXPECT_EQ(first(*rounded, name), false) << name;
+  std::filesystem::remove_all(folder);
+}
+
 // What cannot be said of one set of blocks, or would take a name that is there, or is read in a subgraph.
 TEST(FewerBits, WhatHasNoOneFormStays) {
   const auto passed_of = [](ModelMaker& maker) {

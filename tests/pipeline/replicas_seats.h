@@ -423,7 +423,7 @@ class Seats {
       for (float& value : tensor.mutable_as<float>()) value = (value == 0 ? 1e-3F : value) * lie_->times;
     queues_["link " + to_string(from) + " to " + to_string(to)].push_back(
         [this, from, to, header, tensor, is_wrong] {
-          if (is_wrong && seats_.at(to).machine->is_left_out(from)) return;
+          if (seats_.at(to).machine->is_left_out(from)) return;  // as the peer passes over what still comes
           if (is_wrong && !std::isfinite(lie_->times)) {  // as the link finds it
             EXPECT_TRUE(seats_.at(to).machine->refuse_not_finite(from, header.step));
             return;

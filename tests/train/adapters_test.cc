@@ -346,7 +346,9 @@ TEST_F(AdapterJobs, WhatHalvesCannotHoldIsWrittenAsFloat32) {
       const auto result = train::train(*job, *cpu(), {}, [](const train::Event&) {});
       if (!result) return fail(result.error());
       std::string found;
-      for (const auto& [name, tensor] : onnx::read_model(result->output)->weights())
+      const auto model = onnx::read_model(result->output);
+      if (!model) return fail(model.error());
+      for (const auto& [name, tensor] : model->weights())
         found += name + " " + to_string(tensor.spec()) + " ";
       return found;
     };
