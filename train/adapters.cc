@@ -285,7 +285,11 @@ onnx::TrainedTensors merge_adapters(const Adapters& adapters, const onnx::Traine
       return fail(ErrorCode::InvalidArgument, "the adapter of '" + name + "' is " + to_string(a.spec()) +
                                                   " and " + to_string(b.spec()) + ", and does not fit " +
                                                   to_string(weight.spec()));
-    return sink(dag::merge(at->second, std::move(weight), a, b).bytes());
+    const dag::Tensor whole = dag::merge(at->second, std::move(weight), a, b);
+    constexpr size_t kPiece = size_t{1} << 20;  // whoever rounds it holds a piece beside it
+    for (auto rest = whole.bytes(); !rest.empty(); rest = rest.subspan(std::min(rest.size(), kPiece)))
+      WEFT_TRY_STATUS(sink(rest.first(std::min(rest.size(), kPiece))));
+    return {};
   };
   return merged;
 }
