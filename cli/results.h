@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "cli/client.h"
+#include "configs/job.h"
 #include "dag/graph.h"
 #include "dag/onnx/export.h"
 #include "data/npz_writer.h"

@@ -12,7 +12,7 @@ void read_form(MapReader& reader, const Node& node, Job& job) {
   static constexpr Choice<dag::DType> kTypes[] = {
       {"float32", dag::DType::F32}, {"float16", dag::DType::F16}, {"bfloat16", dag::DType::BF16}};
   if (const Node* merged = reader.take("merged")) {
-    if (const auto type = reader.choice(merged, "merged", kTypes)) job.output_form.merged = *type;
+    job.output_form.merged = reader.choice(merged, "merged", kTypes);
     if (job.adapters.empty())
       reader.problem(merged->where,
                      "`output.merged` is of weights that adapters are merged into: it goes "

@@ -30,11 +30,11 @@ struct TypeRow {
 constexpr TypeRow kTypes[] = {
     {0, "F32", dag::DType::F32},
     {1, "F16", dag::DType::F16},
-    {2, "Q4_0", dag::DType::F32, Packing::Q4_0},
+    {2, "Q4_0", dag::DType::F32, Packing::Four},
     {3, "Q4_1"},
     {6, "Q5_0"},
     {7, "Q5_1"},
-    {8, "Q8_0", dag::DType::F32, Packing::Q8_0},
+    {8, "Q8_0", dag::DType::F32, Packing::Eight},
     {10, "Q2_K"},
     {11, "Q3_K"},
     {12, "Q4_K"},
@@ -190,12 +190,12 @@ Status check_places(const File& file, uint64_t begin, std::vector<GgufTensor>& t
 uint64_t packed_size(const dag::TensorSpec& spec, Packing packing) {
   const auto count = static_cast<uint64_t>(spec.element_count());
   if (packing == Packing::None) return static_cast<uint64_t>(spec.bytes().value);
-  return count / kBlockNumbers * (packing == Packing::Q4_0 ? 18 : 34);
+  return count / kBlockNumbers * (packing == Packing::Four ? 18 : 34);
 }
 
 void unpack(Packing packing, std::span<const std::byte> blocks, std::span<float> numbers) {
   WEFT_CHECK(packing != Packing::None);
-  const size_t size = packing == Packing::Q4_0 ? 18 : 34;
+  const size_t size = packing == Packing::Four ? 18 : 34;
   for (size_t block = 0; block * size < blocks.size(); ++block) {
     const std::byte* from = blocks.data() + block * size;
     float* to = numbers.data() + block * kBlockNumbers;
@@ -204,9 +204,9 @@ void unpack(Packing packing, std::span<const std::byte> blocks, std::span<float>
     const float scale = dag::float_from_f16(bits);
     from += sizeof bits;
     for (int i = 0; i < kBlockNumbers; ++i) {
-      const auto byte = std::to_integer<int>(from[packing == Packing::Q4_0 ? i % 16 : i]);
+      const auto byte = std::to_integer<int>(from[packing == Packing::Four ? i % 16 : i]);
       const int number =
-          packing == Packing::Q8_0 ? static_cast<int8_t>(byte) : (i < 16 ? byte & 15 : byte >> 4) - 8;
+          packing == Packing::Eight ? static_cast<int8_t>(byte) : (i < 16 ? byte & 15 : byte >> 4) - 8;
       to[i] = scale * static_cast<float>(number);
     }
   }

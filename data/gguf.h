@@ -14,10 +14,10 @@
 
 namespace weft::data {
 
-// How numbers lie: one after the other, or 32 of a row in a block with a scale in float16 in front. Of Q4_0
-// each byte has number i in its lower half and number i + 16 in the upper one, 8 too large; of Q8_0 a byte is
-// one.
-enum class Packing : uint8_t { None, Q4_0, Q8_0 };
+// How numbers lie: one after the other, or 32 of a row in a block, of four bits each (Q4_0) or eight (Q8_0),
+// behind a scale in float16. Of Q4_0 each byte has number i in its lower half and number i + 16 in the upper
+// one, 8 too large.
+enum class Packing : uint8_t { None, Four, Eight };
 inline constexpr int64_t kBlockNumbers = 32;
 uint64_t packed_size(const dag::TensorSpec& spec, Packing packing);
 // The numbers of whole blocks. REQUIRES: `blocks` are some, and `numbers` has 32 for each.

@@ -121,7 +121,7 @@ bool suits_few_rows(const Product& p) {
 
 KernelResult make_few_rows(const KernelRequest& request, const Product& product, BatchOffsets offsets,
                            const ProductSlots& slots, std::optional<StoredOperand> stored) {
-  Plan plan{product, std::move(offsets), std::move(stored)};
+  Plan plan{product, std::move(offsets), stored};
   plan.strip = choose_strip(plan, request.team.size());
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
     const float *a = call.in<float>(slots.a), *bias = call.in<float>(slots.bias);

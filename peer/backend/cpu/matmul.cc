@@ -155,7 +155,7 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 KernelResult make_planned(const KernelRequest& request, Plan plan, const ProductSlots& slots) {
   const bool rows_alone = request.group.rows_alone;
   if (rows_alone && suits_few_rows(plan.product))
-    return make_few_rows(request, plan.product, std::move(plan.offsets), slots, std::move(plan.stored));
+    return make_few_rows(request, plan.product, std::move(plan.offsets), slots, plan.stored);
   plan.sliver = request.loops.gemm_rows;
   // Whether a sum is cut depends on how many rows there are: not where each must come out as if alone.
   choose_pieces(plan, /*cuts_sums=*/!rows_alone);
