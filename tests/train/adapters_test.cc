@@ -352,12 +352,15 @@ TEST_F(AdapterJobs, WhatHalvesCannotHoldIsWrittenAsFloat32) {
         found += name + " " + to_string(tensor.spec()) + " ";
       return found;
     };
+    const auto as = [&](const std::string& type) {
+      return "output={path: " + (scratch_.folder() / "b.onnx").string() + ", merged: " + type + "}";
+    };
     const bool fits = scale < 1;
     const std::string half = "head.weight_f16 f16[4,3] ", single = "head.weight f32[4,3] ";
     EXPECT_EQ(written({}).value(), fits ? half : single);
-    EXPECT_EQ(written({"output={path: b.onnx, merged: float32}"}).value(), single);
-    EXPECT_EQ(written({"output={path: b.onnx, merged: bfloat16}"}).value(), "head.weight_bf16 bf16[4,3] ");
-    const auto asked = written({"output={path: b.onnx, merged: float16}"});
+    EXPECT_EQ(written({as("float32")}).value(), single);
+    EXPECT_EQ(written({as("bfloat16")}).value(), "head.weight_bf16 bf16[4,3] ");
+    const auto asked = written({as("float16")});
     ASSERT_EQ(asked.has_value(), fits);
     EXPECT_EQ(fits ? ErrorCode::OutOfRange : asked.error().code, ErrorCode::OutOfRange);
   }
