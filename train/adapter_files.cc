@@ -352,11 +352,13 @@ Result<AdapterFolder> read_adapter_folder(const fs::path& folder, const onnx::On
   const Specs weights = tensors_of(model).specs;
   auto adapters = adapters_in(folder, weights, *file);
   if (!adapters) return fail(adapters.error().within(folder.string()));
+  const std::map<std::string, bool> inputs_first = onnx::inputs_first(model);
   std::map<std::string, std::string> keys;  // by initializer
   for (PlacedAdapter& adapter : *adapters) {
     // The factors are the same whichever way round this model has the matrix.
-    if (adapter.form == Form::Linear)
-      adapter.in_first = onnx::has_inputs_first(model, adapter.weight).value_or(adapter.in_first);
+    if (const auto at = inputs_first.find(adapter.weight);
+        adapter.form == Form::Linear && at != inputs_first.end())
+      adapter.in_first = at->second;
     if (!weights.contains(adapter.weight))
       return fail(ErrorCode::NotFound, folder.string() + ": the model has no initializer '" + adapter.weight +
                                            "', which an adapter is for: it is of another model");

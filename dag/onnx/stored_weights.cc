@@ -459,30 +459,41 @@ void exchange_weights(const std::set<std::string>& names, OnnxModel::Structure& 
   entry->set_value(text);
 }
 
-std::optional<bool> has_inputs_first(const OnnxModel& model, const std::string& weight) {
+std::map<std::string, bool> inputs_first(const OnnxModel& model) {
   const HeldTensors held(model.structure());
-  std::map<std::string, bool> exchanged{{weight, false}};  // values that are the matrix, or it transposed
-  std::optional<bool> found;
-  bool is_clear = true;
-  const auto read = [&](bool inputs_first) {
-    is_clear = is_clear && found.value_or(inputs_first) == inputs_first;
-    found = inputs_first;
+  struct Matrix {
+    std::string weight;
+    bool is_turned;
+  };
+  std::map<std::string, Matrix> matrices;  // by values that are one, or one transposed
+  const auto find = [&](const std::string& value) -> std::optional<Matrix> {
+    if (const auto at = matrices.find(value); at != matrices.end()) return at->second;
+    const HeldTensor* tensor = held.find(value);
+    return tensor && tensor->initializer == value ? std::optional(Matrix{value, false}) : std::nullopt;
+  };
+  std::map<std::string, bool> found;
+  std::set<std::string> unclear;
+  const auto read = [&](const std::string& weight, bool first) {
+    if (const auto [at, is_new] = found.emplace(weight, first); at->second != first) unclear.insert(weight);
   };
   for (const auto& node : model.structure().proto.graph().node()) {
     const auto stored = stored_weight_of(held, node);
-    if (stored && stored->name == weight && stored->use == Use::Factor) read(false);
-    if (!is_standard(node)) continue;
-    for (int i = 0; i < std::min(node.input_size(), 2); ++i) {
-      const auto at = exchanged.find(node.input(i));
-      if (at == exchanged.end()) continue;
-      const bool turned = at->second;
-      if (node.op_type() == "Transpose" && node.output_size() == 1) exchanged[node.output(0)] = !turned;
-      if (node.op_type() == "MatMul") read((i == 1) != turned);
-      if (node.op_type() == "Gemm")
-        read((i == 1) != (turned != (int_of(node, i == 1 ? "transB" : "transA", 0) != 0)));
+    if (stored && stored->use == Use::Factor) read(stored->name, false);
+    if (stored && stored->use == Use::Result) matrices[node.output(0)] = {stored->name, false};
+    for (int i = 0; is_standard(node) && i < std::min(node.input_size(), 2); ++i) {
+      const auto matrix = find(node.input(i));
+      if (!matrix) continue;
+      if (node.op_type() == "Transpose" && node.output_size() == 1)
+        matrices[node.output(0)] = {matrix->weight, !matrix->is_turned};
+      if (node.op_type() == "MatMul") read(matrix->weight, (i == 1) != matrix->is_turned);
+      if (node.op_type() == "Gemm") {
+        const bool swaps = int_of(node, i == 1 ? "transB" : "transA", 0) != 0;
+        read(matrix->weight, (i == 1) != (matrix->is_turned != swaps));
+      }
     }
   }
-  return is_clear ? found : std::nullopt;
+  for (const std::string& weight : unclear) found.erase(weight);
+  return found;
 }
 
 }  // namespace weft::onnx

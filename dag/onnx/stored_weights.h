@@ -35,9 +35,9 @@ bool is_one_of(const StoredWeights& weights, const StoredWeight& weight);
 // These weights as F32, of the model's tensors: one is made at a time, in parts.
 TrainedTensors widened(const OnnxModel& model);
 
-// Whether a product reads the matrix of that name as [in, out], not [out, in]: as MatMul and Gemm have it,
-// behind Transposes too, and MatMulNBits. Nothing where no node multiplies with it, or some each way.
-std::optional<bool> has_inputs_first(const OnnxModel& model, const std::string& weight);
+// By weight: whether products read the matrix as [in, out], not [out, in]. As MatMul and Gemm have it, behind
+// Transposes too, and MatMulNBits. Those that no node multiplies with, or some each way, are left out.
+std::map<std::string, bool> inputs_first(const OnnxModel& model);
 
 // Matrices whose rows are the columns that they had before somebody kept them in fewer bits: what is known of
 // them by name elsewhere lies the other way round. write_in_fewer_bits() says so in the file.

@@ -14,8 +14,9 @@ using dag::Attr;
 using dag::Shape;
 
 constexpr int64_t kQueries = 64;  // forward: their scores stay in a second-level cache
-constexpr int64_t kQueriesBack =
-    kGemmDepth;  // the keys' gradients add up over so many, as a product's blocks do
+// Back: the keys' gradients add up over so many, as a product's blocks do.
+constexpr int64_t kQueriesBack = kGemmDepth;
+constexpr int64_t kScoresHeld = int64_t{1} << 22;  // by a thread, or those of one query
 constexpr int64_t kTileM = 384;
 
 // What is added to the scores, or a mask of them: where its rows for each matrix begin.
@@ -71,16 +72,31 @@ struct Plan {
   bool is_empty() const { return matrices * queries * inner * columns == 0; }
 };
 
-// Memory of one thread.
+// So many queries at a time, and what a thread needs for them of the workspace.
+struct Blocks {
+  int64_t queries, elements, packed_elements, scores;
+  bool has_slopes;
+
+  Blocks(const Plan& plan, const LoopTable& loops, int64_t most, bool slopes) : has_slopes(slopes) {
+    queries =
+        std::clamp<int64_t>(std::min(most, plan.queries), 1, std::max<int64_t>(1, kScoresHeld / plan.keys));
+    packed_elements = (kTileM + loops.gemm_rows) * kGemmDepth;
+    scores = align_up(queries * plan.keys);
+    elements = 64 * kGemmDepth + packed_elements + (has_slopes ? 2 : 1) * scores;
+  }
+  int64_t bytes(const Team& team) const {
+    return team.size() * elements * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+// Memory of the calling thread.
 struct Memory {
   float *panel, *packed, *scores, *slopes;
-  Memory(const LoopTable& loops, int64_t elements, bool has_slopes) {
-    const int64_t of_packed = (kTileM + loops.gemm_rows) * kGemmDepth;
-    elements = (elements + 15) / 16 * 16;
-    panel = thread_scratch(64 * kGemmDepth + of_packed + (has_slopes ? 2 : 1) * elements);
+  Memory(const Call& call, const Blocks& blocks) {
+    panel = call.scratch<float>() + omp_get_thread_num() * blocks.elements;
     packed = panel + 64 * kGemmDepth;
-    scores = packed + of_packed;
-    slopes = scores + elements;
+    scores = packed + blocks.packed_elements;
+    slopes = scores + blocks.scores;
   }
 };
 
@@ -126,12 +142,13 @@ KernelResult make_forward(const KernelRequest& request) {
   const Plan plan(request, 0);
   if (plan.is_empty()) return request.decline();
   const int y = request.output_slot(0);
-  const int64_t blocks = (plan.queries + kQueries - 1) / kQueries;
+  const Blocks blocks(plan, request.loops, kQueries, /*slopes=*/false);
+  const int64_t count_of_blocks = (plan.queries + blocks.queries - 1) / blocks.queries;
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
-    team.pieces(plan.matrices * blocks, [&](int64_t piece) {
-      const int64_t matrix = piece / blocks, first = piece % blocks * kQueries,
-                    count = std::min(kQueries, plan.queries - first);
-      const Memory memory(loops, count * plan.keys, /*has_slopes=*/false);
+    team.pieces(plan.matrices * count_of_blocks, [&](int64_t piece) {
+      const int64_t matrix = piece / count_of_blocks, first = piece % count_of_blocks * blocks.queries,
+                    count = std::min(blocks.queries, plan.queries - first);
+      const Memory memory(call, blocks);
       weigh(plan, loops, call, memory, matrix, first, count);
       multiply(loops, memory, {count, plan.columns, plan.keys, plan.keys, 1, plan.columns, 1}, memory.scores,
                call.in<float>(plan.v) + matrix * plan.keys * plan.columns,
@@ -139,7 +156,8 @@ KernelResult make_forward(const KernelRequest& request) {
     });
     return {};
   };
-  return request.make(std::string("attention by queries ") + request.loops.isa, run);
+  return request.make(std::string("attention by queries ") + request.loops.isa, run,
+                      blocks.bytes(request.team));
 }
 
 // From the gradient of the softmax's row to that of the scores as they were multiplied.
@@ -159,6 +177,7 @@ void to_slopes(const Plan& plan, const LoopTable& loops, const Call& call, const
 KernelResult make_backward(const KernelRequest& request) {
   const Plan plan(request, 1);
   if (plan.is_empty()) return request.decline();
+  const Blocks blocks(plan, request.loops, kQueriesBack, /*slopes=*/true);
   const int dy = request.input_slot(0), dq = request.output_slot(0), dk = request.output_slot(1),
             dv = request.output_slot(2);
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
@@ -172,10 +191,10 @@ KernelResult make_backward(const KernelRequest& request) {
             *to_k = call.out<float>(dk) + of_keys * plan.inner,
             *to_v = call.out<float>(dv) + of_keys * plan.columns;
       const int64_t n = plan.keys, d = plan.inner, e = plan.columns;
-      for (int64_t first = 0; first < plan.queries; first += kQueriesBack) {
-        const int64_t m = std::min(kQueriesBack, plan.queries - first);
+      const Memory memory(call, blocks);
+      for (int64_t first = 0; first < plan.queries; first += blocks.queries) {
+        const int64_t m = std::min(blocks.queries, plan.queries - first);
         const bool adds = first > 0;
-        const Memory memory(loops, std::min(kQueriesBack, plan.queries) * n, /*has_slopes=*/true);
         weigh(plan, loops, call, memory, matrix, first, m);
         const float *slope = of_y + first * e, *rows = q + first * d;
         multiply(loops, memory, {n, e, m, 1, n, e, 1}, memory.scores, slope, to_v, adds);
@@ -191,7 +210,8 @@ KernelResult make_backward(const KernelRequest& request) {
     });
     return {};
   };
-  return request.make(std::string("attention by queries ") + request.loops.isa, run);
+  return request.make(std::string("attention by queries ") + request.loops.isa, run,
+                      blocks.bytes(request.team));
 }
 
 }  // namespace
