@@ -241,7 +241,7 @@ Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adap
   return write_as_asked(model, adapters, base, trained, wide);
 }
 
-Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name) {
+Result<dag::Tensor> read_tensor(const onnx::TrainedTensors& tensors, const std::string& name) {
   const auto spec = tensors.specs.find(name);
   if (spec == tensors.specs.end()) return fail(ErrorCode::NotFound, "there is no tensor '" + name + "'");
   dag::Tensor tensor(spec->second);
@@ -252,9 +252,12 @@ Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::s
     rest = rest.subspan(count);
     return {};
   }));
-  if (!rest.empty())
-    return fail(ErrorCode::Corrupted,
-                "tensor '" + name + "' lacks " + std::to_string(rest.size()) + " bytes");
+  if (rest.empty()) return tensor;
+  return fail(ErrorCode::Corrupted, "tensor '" + name + "' lacks " + std::to_string(rest.size()) + " bytes");
+}
+
+Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name) {
+  WEFT_TRY(dag::Tensor tensor, read_tensor(tensors, name));
   if (dag::is_half(tensor.dtype())) return widen_half(tensor);
   if (tensor.dtype() == dag::DType::F32) return tensor;
   return fail(ErrorCode::Unsupported, "tensor '" + name + "' is " + to_string(tensor.spec()));

@@ -55,11 +55,12 @@ struct OutputPlace {
 Result<onnx::WrittenFiles> write_merged(const onnx::OnnxModel& model, const Adapters& adapters,
                                         const onnx::TrainedTensors& base, const onnx::TrainedTensors& trained,
                                         const OutputPlace& place);
-// The tensors of the model's file, and one of them as F32. Weights that it keeps in fewer bits are among
-// them, as F32 and by their own names (dag/onnx/stored_weights.h).
+// The tensors of the model's file; one of them as it is, or as F32. Weights that it keeps in fewer bits are
+// among them, as F32 and by their own names (dag/onnx/stored_weights.h).
 onnx::TrainedTensors tensors_of(const onnx::OnnxModel& model);
 // The tensors of `over`, and those of `under` that it has not.
 onnx::TrainedTensors put_over(const onnx::TrainedTensors& under, const onnx::TrainedTensors& over);
+Result<dag::Tensor> read_tensor(const onnx::TrainedTensors& tensors, const std::string& name);
 Result<dag::Tensor> read_float(const onnx::TrainedTensors& tensors, const std::string& name);
 
 }  // namespace weft::train

@@ -1,6 +1,5 @@
 #include "train/weights_file.h"
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -63,25 +62,17 @@ Weights weights_of(const onnx::OnnxModel& model, std::set<std::string> names) {
   for (const auto& [name, tensor] : model.weights())
     if (names.contains(name)) all.tensors.push_back({name, tensor.spec()});
   const std::set<std::string> exchanged = onnx::exchanged_weights(model);
-  std::map<std::string, dag::TensorSpec> turned;  // as the model has them
+  std::set<std::string> turned;
   for (data::NamedSpec& tensor : all.tensors) {
     if (!exchanged.contains(tensor.name) || tensor.spec.rank() != 2) continue;
-    turned[tensor.name] = tensor.spec;
+    turned.insert(tensor.name);
     std::swap(tensor.spec.shape[0], tensor.spec.shape[1]);
   }
   all.read = [tensors, half_of, turned](const std::string& name, const data::ByteSink& sink) -> Status {
     const auto half = half_of.find(name);
     const std::string& from = half == half_of.end() ? name : half->second;
-    const auto at = turned.find(name);
-    if (at == turned.end()) return tensors.read(from, sink);
-    dag::Tensor whole(at->second);
-    std::span<std::byte> rest = whole.mutable_bytes();
-    WEFT_TRY_STATUS(tensors.read(from, [&](std::span<const std::byte> bytes) -> Status {
-      const size_t count = std::min(bytes.size(), rest.size());
-      std::copy_n(bytes.begin(), count, rest.begin());
-      rest = rest.subspan(count);
-      return {};
-    }));
+    if (!turned.contains(name)) return tensors.read(from, sink);
+    WEFT_TRY(const dag::Tensor whole, read_tensor(tensors, from));
     return sink(transposed(whole).bytes());
   };
   return all;
