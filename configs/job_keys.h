@@ -34,6 +34,7 @@ std::span<const JobKeySection> job_key_sections();
 std::span<const JobKey> data_job_keys();     // those of the section Data
 std::span<const JobKey> adapter_job_keys();  // and of Adapters
 std::span<const JobKey> output_job_keys();   // and of Output
+std::span<const JobKey> replica_job_keys();  // and of Replicas
 
 // The key of a path that a reader asked for: what people name is written as INPUT or SET.
 std::string job_key_of(std::string_view asked_path);

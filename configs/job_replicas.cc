@@ -84,6 +84,19 @@ void read_shares(MapReader& sync, const Node& node, Job& job) {
   job.replicas.shares = std::move(shares);
 }
 
+// Whether a round's agreement travels while the next is made, and how often nobody is ahead of it.
+void read_overlap(MapReader& sync, Job& job) {
+  constexpr uint64_t kSettleEveryDefault = 4;
+  const bool overlaps = sync.flag("overlap", false);
+  const Node* settle = sync.take("settle_every");
+  if (settle && !overlaps)
+    return sync.problem(settle->where, "`sync.settle_every` is of rounds that overlap; say overlap: true");
+  if (overlaps) job.replicas.settle_every = kSettleEveryDefault;
+  if (settle)
+    job.replicas.settle_every =
+        sync.parse_count(*settle, "settle_every", 2, replicas::kSettleEveryMax).value_or(kSettleEveryDefault);
+}
+
 void read_sync(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("sync");
   if (!node || (node->kind == Node::Kind::Scalar && node->text == "step")) return;
@@ -100,6 +113,7 @@ void read_sync(MapReader& root, Problems& problems, Job& job) {
     if (!parsed) reader.problem(codec->where, "`sync.codec`: " + parsed.error().message);
     if (text && parsed) job.replicas.codec = *parsed;
   }
+  read_overlap(reader, job);
   read_outer(reader, problems, job.replicas.outer);
   reader.finish();
 }

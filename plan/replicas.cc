@@ -1,7 +1,6 @@
 #include "plan/replicas.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -10,7 +9,7 @@
 
 #include "dag/state.h"
 #include "plan/agreement.h"
-#include "plan/explain.h"
+#include "plan/explain_replicas.h"
 #include "plan/groupings.h"
 #include "plan/kinds.h"
 #include "plan/owners.h"
@@ -20,18 +19,12 @@
 namespace weft::plan {
 namespace {
 
-constexpr size_t kReplicaLines = 3;      // of more replicas the ranges are said
-constexpr size_t kReplicasDetailed = 8;  // of which all is said
-constexpr uint32_t kCountsDense = 16;    // up to here each number of replicas is looked at
+constexpr uint32_t kCountsDense = 16;  // up to here each number of replicas is looked at
 constexpr uint32_t kPair = 2, kGroupSizeMax = 8;
-constexpr size_t kExactMax = 16;    // replicas that add gradients: more than that wait for each other
+constexpr size_t kExactMax = 16;  // replicas that add gradients: more than that wait for each other
 // Beside each parameter where gradients are added up: about a sum that came, or is added up, and one to send.
 constexpr uint32_t kSumsHeld = 2;
 constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
-
-std::string number_of(size_t count, const char* one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
-}
 
 // What the replicas agree about, by number; nobody has been dealt any of it.
 std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
@@ -49,77 +42,6 @@ std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
              dense ? spec.bytes() : Bytes{static_cast<int64_t>(compress::wire_bytes(request.codec, count))}});
   }
   return weights;
-}
-
-// Steps a second of all replicas together, over those of all devices as one pipeline.
-std::optional<double> over_one_pipeline(const ReplicasRequest& request, const ReplicasPlan& plan) {
-  if (!request.compares) return std::nullopt;
-  PlanRequest whole = request.pipeline;
-  whole.agreed_slots = 0;
-  const auto one = make_plan(whole);
-  if (!one) return std::nullopt;
-  return static_cast<double>(plan.replicas.size()) * seconds(one->predicted_step) /
-         std::max(1e-12, seconds(plan.predicted_step));
-}
-
-// "; shares: [30, 10]", as a job says them.
-std::string describe_shares(const ReplicasPlan& plan) {
-  std::string text;
-  for (const uint64_t share : plan.shares)
-    text += (text.empty() ? "; shares: [" : ", ") + std::to_string(share);
-  return text.empty() ? text : text + "]";
-}
-
-std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
-  size_t seats = 0;
-  for (const Plan& replica : plan.replicas) seats += replica.stages.size();
-  Bytes bytes;
-  for (const AgreedWeight& weight : plan.agreed) bytes += weight.bytes;
-  std::string text = number_of(plan.replicas.size(), "replica") + " over " + number_of(seats, "peer") + ": ";
-  if (!plan.ranges.empty())
-    return text + "each step's gradients, " + show(bytes) + ", are added up in " + show(plan.agreement);
-  if (const auto times = over_one_pipeline(request, plan)) {
-    char number[32];
-    std::snprintf(number, sizeof number, "%.1f", *times);
-    text += std::string(number) + " times one pipeline; ";
-  }
-  return text + "an agreement of " + show(bytes) + " every " + number_of(request.every, "step") + " takes " +
-         show(plan.agreement) + describe_shares(plan);
-}
-
-std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, size_t replica) {
-  const Plan& own = plan.replicas[replica];
-  std::string names;
-  for (size_t s = 0; s < std::min(own.stages.size(), kNamesShown); ++s)
-    names += (s > 0 ? ", " : "") + request.pipeline.cluster.devices()[own.stages[s].devices.front()].name;
-  if (own.stages.size() > kNamesShown) names += ", ...";
-  const std::string share =
-      !plan.ranges.empty() ? ", computes " + std::to_string(plan.ranges[replica]) + " of " +
-                                 std::to_string(request.ranges) + " ranges of microbatches"
-      : plan.shares.empty() ? ""
-                            : ", makes " + std::to_string(plan.shares[replica]) + " in a round";
-  return "replica " + std::to_string(replica + 1) + ": a step takes " + show(own.predicted_step) + " on " +
-         names + share;
-}
-
-std::vector<std::string> explain(const ReplicasRequest& request, const ReplicasPlan& plan) {
-  const size_t count = plan.replicas.size(), detailed = std::min(count, kReplicasDetailed);
-  if (count == 1) return plan.replicas.front().explanation;
-  std::vector<std::string> lines{summary(request, plan)};
-  if (count > kReplicaLines) {
-    const auto [least, most] =
-        std::minmax_element(plan.replicas.begin(), plan.replicas.end(),
-                            [](const Plan& a, const Plan& b) { return a.predicted_step < b.predicted_step; });
-    const std::string from = show(least->predicted_step), to = show(most->predicted_step);
-    lines.push_back("a step of a replica takes " + from + (from == to ? "" : " to " + to));
-  }
-  for (size_t r = 0; r < detailed; ++r)
-    lines.push_back((count > kReplicaLines ? "  " : "") + line_of(request, plan, r));
-  for (size_t r = 0; r < detailed; ++r)
-    for (const std::string& line : plan.replicas[r].explanation)
-      lines.push_back("  replica " + std::to_string(r + 1) + ": " +
-                      line.substr(line.starts_with("  ") ? 2 : 0));
-  return lines;
 }
 
 class ReplicasSearch {
@@ -366,7 +288,10 @@ class ReplicasSearch {
       slowest = std::max(slowest, own * seconds(found.plans[replica]->predicted_step));
       steps += own;
     }
-    return (slowest + found.agreement) / steps;
+    // Those that overlap take as long as what takes longer; the last one of so many is waited for.
+    const auto rounds = static_cast<double>(request_.settle_every);
+    const double hidden = (rounds - 1) * std::max(slowest, found.agreement);
+    return (hidden + slowest + found.agreement) / (rounds * steps);
   }
 
   std::vector<uint32_t> stages_with(const AgreedWeight& weight, const Found& found) const {
@@ -431,7 +356,7 @@ class ReplicasSearch {
     const auto duration = [](double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); };
     answer.agreement = duration(found.agreement);
     answer.predicted_step = duration(found.step * static_cast<double>(answer.steps_at_once()));
-    answer.explanation = explain(request_, answer);
+    answer.explanation = explain_replicas(request_, answer);
     return answer;
   }
 

@@ -22,6 +22,8 @@ struct ReplicasRequest {
   compress::Codec codec{};  // of what they tell each other
   // By replica: of these, how many it makes (replicas::ReplicaTerms); empty: all of them.
   std::vector<uint64_t> shares{};
+  // An agreement travels while the next round is made, but for every so many of them; 1: none does.
+  uint64_t settle_every = 1;
   bool by_speed = false;         // where there are none: as many as each makes in the time of the fastest
   uint64_t share_ratio_max = 8;  // so many times the smallest share may the largest be
   // They add each step's gradients instead: its microbatches are dealt to so many ranges, of which each

@@ -19,7 +19,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 21;
+inline constexpr uint32_t kProtocolMinor = 22;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -64,6 +64,8 @@ inline constexpr uint32_t kProtocolMinorOfExactReplicas = 20;
 // The first whose peers keep copies of such a replica themselves, whichever it is; where others are among
 // them the first replica's are uploaded.
 inline constexpr uint32_t kProtocolMinorOfKeptCopies = 21;
+// The first whose peers make a round while the one before is agreed on; others get no stage of such a job.
+inline constexpr uint32_t kProtocolMinorOfOverlap = 22;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;

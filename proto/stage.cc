@@ -32,6 +32,10 @@ MicrobatchShare microbatches_of(const AssignStage& assign) {
   return {share.first * length, share.count * length};
 }
 
+bool ends_round(const AssignStage& assign, uint64_t step) {
+  return assign.local && ends_round(assign.local->steps, step);
+}
+
 bool agrees_after(const AssignStage& assign, uint64_t step) {
   return assign.local && agrees_after(assign.local->steps, step);
 }

@@ -155,7 +155,8 @@ struct StepOfRun {
   uint64_t steps = 0;      // of so many
 };
 std::optional<StepOfRun> step_of_run(const AssignStage& assign, uint64_t step);
-// Whether replicas with local steps agree after it.
+// Whether a round of replicas with local steps ends with it; and whether all have the same weights then.
+bool ends_round(const AssignStage& assign, uint64_t step);
 bool agrees_after(const AssignStage& assign, uint64_t step);
 
 // The initializers that no program of the assignment changes, by name; the names are the assignment's.

@@ -47,6 +47,19 @@ void Mean::take(std::span<float> out) {
   weight_ = 0;
 }
 
+namespace {
+
+// Of one element; returns the weight.
+float outer_step(const OuterSpec& outer, float mean, float& momentum, float weight) {
+  const auto rate = static_cast<float>(outer.learning_rate);
+  const auto kept = static_cast<float>(outer.momentum);
+  const float gradient = -mean;
+  momentum = kept * momentum + gradient;
+  return weight - rate * (gradient + kept * momentum);
+}
+
+}  // namespace
+
 void take_outer_step(const OuterSpec& outer, std::span<const float> mean, std::span<float> momentum,
                      std::span<float> weights) {
   WEFT_CHECK(mean.size() == weights.size());
@@ -55,12 +68,21 @@ void take_outer_step(const OuterSpec& outer, std::span<const float> mean, std::s
     return;
   }
   WEFT_CHECK(momentum.size() == weights.size());
-  const auto rate = static_cast<float>(outer.learning_rate);
-  const auto kept = static_cast<float>(outer.momentum);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const float gradient = -mean[i];
-    momentum[i] = kept * momentum[i] + gradient;
-    weights[i] -= rate * (gradient + kept * momentum[i]);
+  for (size_t i = 0; i < weights.size(); ++i)
+    weights[i] = outer_step(outer, mean[i], momentum[i], weights[i]);
+}
+
+void look_ahead(const OuterSpec& outer, std::span<const float> difference, std::span<const float> momentum,
+                std::span<const float> agreed, std::span<float> start) {
+  WEFT_CHECK(difference.size() == agreed.size() && start.size() == agreed.size());
+  if (outer.type == OuterType::Average) {
+    for (size_t i = 0; i < start.size(); ++i) start[i] = agreed[i] + difference[i];
+    return;
+  }
+  WEFT_CHECK(momentum.size() == agreed.size());
+  for (size_t i = 0; i < start.size(); ++i) {
+    float passed = momentum[i];
+    start[i] = outer_step(outer, difference[i], passed, agreed[i]);
   }
 }
 

@@ -59,4 +59,13 @@ class Mean {
 void take_outer_step(const OuterSpec& outer, std::span<const float> mean, std::span<float> momentum,
                      std::span<float> weights);
 
+// What a replica goes on with where a round overlaps the next one, until the mean is there: step 4 as if its
+// own difference, as read, were the mean. Step 4 is linear, so the replicas are on average where the mean
+// puts them, momentum included; were they to go on without it, the outer rule would act on weights of a round
+// ago and swing. (Of others: Eager Updates for Overlapped Communication and Computation in DiLoCo, arXiv
+// 2502.12996, mixes a replica's own new difference with the others' last ones.) REQUIRES: equal sizes;
+// `momentum` as in take_outer_step.
+void look_ahead(const OuterSpec& outer, std::span<const float> difference, std::span<const float> momentum,
+                std::span<const float> agreed, std::span<float> start);
+
 }  // namespace weft::replicas

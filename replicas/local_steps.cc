@@ -60,8 +60,8 @@ bool is_valid(const LocalSteps& local) {
   constexpr uint64_t kMax = uint64_t{1} << 48;
   const ReplicaTerms& terms = local.terms;
   if (!terms.are_local() || terms.every > kMax / kReplicasMax || terms.count < 1 ||
-      terms.count > kReplicasMax || local.steps > kMax || local.begun_after > local.steps ||
-      !can_be_given_again(local))
+      terms.count > kReplicasMax || terms.settle_every < 1 || terms.settle_every > kSettleEveryMax ||
+      local.steps > kMax || local.begun_after > local.steps || !can_be_given_again(local))
     return false;
   if (terms.shares.empty()) return true;
   const auto [least, most] = std::minmax_element(terms.shares.begin(), terms.shares.end());
@@ -75,13 +75,33 @@ uint64_t last_inner_step(const LocalSteps& local) {
   return before == local.steps ? inner : inner + most_of(next_round(local.terms, before, local.steps));
 }
 
-bool agrees_after(const LocalSteps& local, uint64_t inner) {
+bool ends_round(const LocalSteps& local, uint64_t inner) {
   return inner == last_inner_step(local) || (inner - local.begun_after) % local.terms.every == 0;
 }
 
-uint64_t next_agreement(const LocalSteps& local, uint64_t inner) {
+uint64_t next_end(const LocalSteps& local, uint64_t inner) {
   const uint64_t made = inner - local.begun_after, every = local.terms.every;
   return std::min(local.begun_after + (made + every - 1) / every * every, last_inner_step(local));
+}
+
+bool agrees_after(const LocalSteps& local, uint64_t inner) {
+  if (!ends_round(local, inner)) return false;
+  if (!local.terms.overlap() || inner == local.begun_after || inner == last_inner_step(local)) return true;
+  const uint64_t dealt = local.terms.steps_a_round();
+  const uint64_t before = local.begun_after + place_of(local, inner).round * dealt;
+  return !is_overlapping(local.terms, before, before + dealt, local.steps);
+}
+
+uint64_t next_agreement(const LocalSteps& local, uint64_t inner) {
+  uint64_t end = next_end(local, inner);
+  while (!agrees_after(local, end)) end = next_end(local, end + 1);
+  return end;
+}
+
+uint64_t agreement_before(const LocalSteps& local, uint64_t inner) {
+  uint64_t end = local.begun_after + place_of(local, inner).round * local.terms.every;
+  while (!agrees_after(local, end)) end -= local.terms.every;
+  return end;
 }
 
 OuterRound round_of(const LocalSteps& local, uint64_t inner) {

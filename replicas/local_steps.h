@@ -28,10 +28,15 @@ struct LocalSteps {
 bool is_valid(const LocalSteps& local);
 
 uint64_t last_inner_step(const LocalSteps& local);
-// Whether the weights after that inner step are agreed ones, as those that they began with are.
+// Whether a round ends with that inner step, as one does with what they began after; and the first with which
+// one does, from `inner` on. REQUIRES: begun_after <= inner <= last_inner_step(), here and in the next two.
+bool ends_round(const LocalSteps& local, uint64_t inner);
+uint64_t next_end(const LocalSteps& local, uint64_t inner);
+// Whether all have the same weights after it: a round ends that does not overlap the next one.
 bool agrees_after(const LocalSteps& local, uint64_t inner);
-// The first one after which they are, from `inner` on. REQUIRES: inner <= last_inner_step().
 uint64_t next_agreement(const LocalSteps& local, uint64_t inner);
+// The last one before it after which they had. REQUIRES: as round_of.
+uint64_t agreement_before(const LocalSteps& local, uint64_t inner);
 // Steps of the run that all replicas together have made by then. REQUIRES: as round_of, or begun_after.
 uint64_t steps_after(const LocalSteps& local, uint64_t inner);
 

@@ -76,6 +76,11 @@ std::vector<StepRange> joined(std::vector<StepRange> ranges) {
 
 uint64_t OuterRound::steps_after() const { return std::accumulate(steps.begin(), steps.end(), steps_before); }
 
+bool is_overlapping(const ReplicaTerms& terms, uint64_t before, uint64_t after, uint64_t steps_in_all) {
+  const uint64_t settled = terms.settle_every * terms.steps_a_round();
+  return terms.overlap() && after < steps_in_all && after / settled == before / settled;
+}
+
 OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t steps_in_all) {
   WEFT_CHECK(terms.are_local() && terms.count >= 1 && steps_before < steps_in_all);
   const uint64_t left = std::min(steps_in_all - steps_before, terms.steps_a_round());
@@ -88,6 +93,7 @@ OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t
   if (!terms.shares.empty()) round.dealt = round.steps;
   round.side_by_side = static_cast<uint32_t>(
       std::count_if(round.steps.begin(), round.steps.end(), [](uint64_t steps) { return steps > 0; }));
+  round.overlaps = is_overlapping(terms, steps_before, round.steps_after(), steps_in_all);
   return round;
 }
 
@@ -110,6 +116,7 @@ uint64_t samples_of(const OuterRound& round, uint64_t step) {
 OuterRound cut_after(const OuterRound& round, uint64_t step) {
   const LocalStep last = locate(round, step);
   OuterRound cut = round;
+  cut.overlaps = round.overlaps && step == round.steps_after();
   cut.steps[last.replica] = last.index + 1;
   std::fill(cut.steps.begin() + last.replica + 1, cut.steps.end(), 0);
   if (!round.taken.empty()) {
@@ -131,6 +138,7 @@ Shortened leave_out(const OuterRound& round, const std::vector<uint32_t>& replic
   Shortened left{.round = round};
   const std::vector<StepRange> taken = taken_by(round);
   left.round.taken.clear();
+  left.round.overlaps = false;
   uint64_t before = 0;
   for (uint32_t replica = 0; replica < round.steps.size(); ++replica) {
     const bool is_left = std::find(replicas.begin(), replicas.end(), replica) != replicas.end();

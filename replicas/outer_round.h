@@ -51,6 +51,10 @@ struct OuterRound {
   Inherited inherited{};  // when it began
   // Whose samples its steps take, in order, as many as they are; empty: those of their own numbers.
   std::vector<StepRange> taken{};
+  // Nobody waits for what is agreed about it: that is taken at the end of the next round, and until then each
+  // replica goes on by what it learnt itself (look_ahead in replicas/agreement.h). False: all have the same
+  // weights after it.
+  bool overlaps = false;
 
   uint64_t steps_after() const;
   bool operator==(const OuterRound&) const = default;
@@ -60,6 +64,11 @@ struct OuterRound {
 // the first replicas having one more where it does not come out even.
 // REQUIRES: terms.are_local(), count >= 1, shares of as many replicas, steps_before < steps_in_all.
 OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t steps_in_all);
+
+// Whether the round of these terms that takes the run from `before` to `after` steps overlaps the next one:
+// the last one does not, nor that in which a whole number of `settle_every` rounds is reached, counted from
+// the run's first step, whoever made them. REQUIRES: before < after <= steps_in_all.
+bool is_overlapping(const ReplicaTerms& terms, uint64_t before, uint64_t after, uint64_t steps_in_all);
 
 // A step of a round, as its replica sees it.
 struct LocalStep {
@@ -77,7 +86,8 @@ LocalStep locate(const OuterRound& round, uint64_t step);
 // Whose samples that step takes. REQUIRES: as locate.
 uint64_t samples_of(const OuterRound& round, uint64_t step);
 
-// The round as it is if it ends after that step already: later ones belong to the next.
+// The round as it is if it ends after that step already: later ones belong to the next. It
+// overlaps none then.
 // REQUIRES: as locate.
 OuterRound cut_after(const OuterRound& round, uint64_t step);
 

@@ -13,6 +13,7 @@ inline constexpr uint32_t kReplicasMax = 1024;
 inline constexpr uint64_t kShareMax = uint64_t{1} << 20;  // of steps of a round, where shares are said
 // So many times the smallest share may the largest be: nobody runs further ahead of the slowest replica.
 inline constexpr uint64_t kShareRatioMax = 8;
+inline constexpr uint64_t kSettleEveryMax = 1024;  // rounds
 
 // What becomes of the mean of what the replicas have learnt since they agreed last (replicas/agreement.h).
 enum class OuterType : uint8_t {
@@ -36,7 +37,11 @@ struct ReplicaTerms {
   // How a replica's difference is written, and their mean; what is lost is made up for later. Of local steps.
   compress::Codec codec{};
   OuterSpec outer{};  // of local steps
+  // Of local steps. 1: all have the same weights after each round. More: a round's agreement travels while
+  // the next round is made (OuterRound::overlaps), and they have the same weights every so many rounds.
+  uint64_t settle_every = 1;
 
+  bool overlap() const { return settle_every > 1; }
   bool are_local() const { return every > 0; }
   uint64_t share(uint32_t replica) const { return shares.empty() ? every : shares[replica]; }
   // Steps of a round that all replicas make.

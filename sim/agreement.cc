@@ -14,7 +14,7 @@ using replicas::OuterRound;
 
 // ---- the rules
 
-uint64_t difference_of(uint64_t now, uint64_t agreed) { return mix(now, mix(agreed)); }
+uint64_t difference_of(uint64_t now, uint64_t begun) { return mix(now, mix(begun)); }
 
 PassedHash pass_through(const compress::Codec& codec, uint64_t draw, uint64_t value, uint64_t residue) {
   if (codec.kind == compress::Kind::Dense) return {value, 0};
@@ -83,21 +83,25 @@ HashAgreement::Sent HashAgreement::packet(size_t index, uint64_t before, bool is
                      .square = of.square}};
 }
 
-std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, const Weights& weights) {
+std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, Weights& weights) {
   if (task.left_out) left_out_ = task.left_out;
   const OuterRound now = round(task.key.step);
   std::vector<Sent> sent;
+  const bool is_again = std::exchange(differed_, task.key.step) == task.key.step;
   if (now.steps[seat()] == 0) return sent;
-  if (std::exchange(has_differed_, true)) return send_again(now.steps_before);
+  if (is_again) return send_again(now.steps_before);
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
     const peer::AgreedWeight& weight = weights_[i];
-    const uint64_t difference = difference_of(weights.at(weight.key.name), held.agreed);
+    const uint64_t value = weights.at(weight.key.name);
+    const uint64_t difference = difference_of(value, held.start.value_or(held.agreed));
     const uint64_t draw =
         draw_of(assignment_->training.seed, now.steps_before, weight.tensor->number, seat());
     const PassedHash passed = pass_through(weight.codec(*assignment_), draw, difference, held.residue);
     held.residue = passed.residue;
     const Difference read{passed.read, square_of_difference(passed.read, now.steps[seat()])};
+    held.read = passed.read;
+    if (now.overlaps && !is_late_) weights[weight.key.name] = go_on(held);
     if (owner_of(i) == seat()) {
       held.own = read;
       continue;
@@ -106,7 +110,15 @@ std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, c
     held.sent_to = owner_of(i);
     sent.push_back(packet(i, now.steps_before, false, held.sent_to, read));
   }
+  is_late_ = is_late_ || now.overlaps;
   return sent;
+}
+
+uint64_t HashAgreement::go_on(Held& held) const {
+  uint64_t momentum = held.momentum, start = held.agreed;
+  take_outer_step(local().terms.outer, held.read, momentum, start);
+  held.start = start;
+  return start;
 }
 
 std::vector<HashAgreement::Sent> HashAgreement::send_again(uint64_t before) {
@@ -199,7 +211,7 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
   if (task.left_out) left_out_ = task.left_out;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> came;
   for (const HashShare& one : means) came[{one.number, one.replica}] = one.value;
-  has_differed_ = false;
+  is_late_ = is_late(task) && round(differed_.value()).overlaps;
   Weights agreed;
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
@@ -209,7 +221,11 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
     if (!held.mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");
     take_outer_step(local().terms.outer, *held.mean, held.momentum, held.agreed);
     held.mean.reset();
-    agreed[weights_[i].key.name] = held.agreed;
+    const std::string& name = weights_[i].key.name;
+    if (is_late_) agreed[name] = go_on(held);
+    if (is_late(task)) continue;
+    held.start.reset();
+    agreed[name] = held.agreed;
   }
   return agreed;
 }

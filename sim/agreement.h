@@ -21,7 +21,7 @@ namespace weft::sim {
 
 // ---- the rules
 
-uint64_t difference_of(uint64_t now, uint64_t agreed);
+uint64_t difference_of(uint64_t now, uint64_t begun);
 // What is sent, through the run's codec: what its reader makes of it, and what is owed then.
 struct PassedHash {
   uint64_t read = 0, residue = 0;
@@ -63,13 +63,17 @@ class HashAgreement {
     TensorPacket packet{};
   };
   // For the agreement after the task's step. What goes to other seats.
-  std::vector<Sent> differ(const peer::Task& task, const Weights& weights);
+  // Where that round is the first that overlaps the next one, `weights` are then those that it goes on with.
+  std::vector<Sent> differ(const peer::Task& task, Weights& weights);
   struct Means {
     std::vector<Sent> sent{};
     std::optional<replicas::Outlier> refused{};
   };
   Result<Means> take_means(const peer::Task& task, std::vector<HashShare> differences);
+  // What the stage is to hold: the agreed weights, or, where another round has been made meanwhile, those
+  // that it goes on with; none where that one is agreed on at once.
   Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means);
+  bool is_late(const peer::Task& task) const { return round(task.key.step).overlaps; }
 
   const std::vector<peer::AgreedWeight>& weights() const { return weights_; }
   // For a snapshot after agree().
@@ -92,6 +96,8 @@ class HashAgreement {
     std::optional<Difference> sent{};  // until the weights are agreed
     uint32_t sent_to = 0;
     std::optional<uint64_t> mean{};
+    std::optional<uint64_t> start{};  // of its round, where the one before overlaps it
+    uint64_t read = 0;                // its last difference
   };
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
   uint32_t seat() const { return assignment_->seat.replica; }
@@ -99,6 +105,7 @@ class HashAgreement {
   Result<uint64_t> mean_of(size_t index, const replicas::OuterRound& now,
                            const std::vector<HashShare>& differences) const;
   uint32_t owner_of(size_t index) const;
+  uint64_t go_on(Held& held) const;
   Sent packet(size_t index, uint64_t before, bool is_mean, uint32_t to, const Difference& of) const;
   std::vector<Sent> send_again(uint64_t before);
   std::optional<replicas::Outlier> find_outlier(const replicas::OuterRound& now,
@@ -109,7 +116,8 @@ class HashAgreement {
   std::vector<peer::AgreedWeight> weights_;  // by number
   std::vector<Held> held_;                   // of each
   std::shared_ptr<const replicas::LeftOut> left_out_;
-  bool has_differed_ = false;
+  std::optional<uint64_t> differed_;
+  bool is_late_ = false;  // as peer/service has it
   replicas::NormGuard guard_;
   std::vector<HashShare> kept_;
 };

@@ -38,8 +38,11 @@ struct JobSpec {
   uint64_t every = 0;
   uint32_t replicas = 1, replicas_max = 0;
   bool has_shares = false;  // of a round, where not all make as many steps
-  bool is_lossy = false;    // what they tell each other
-  bool averages = false;    // their outer rule; else it has a momentum
+  struct Agreement {
+    bool is_lossy = false;      // what they tell each other
+    bool averages = false;      // their outer rule; else it has a momentum
+    uint64_t settle_every = 1;  // rounds; more than 1: they overlap
+  } agreement{};
 
   bool has_replicas() const { return every > 0; }
 };

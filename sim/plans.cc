@@ -217,8 +217,9 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
 
 replicas::ReplicaTerms replica_terms_of(const JobSpec& job) {
   replicas::ReplicaTerms terms{.count = job.replicas, .every = job.every};
-  if (job.is_lossy) terms.codec = compress::parse("int8").value();
-  if (job.averages) terms.outer.type = replicas::OuterType::Average;
+  if (job.agreement.is_lossy) terms.codec = compress::parse("int8").value();
+  terms.settle_every = job.agreement.settle_every;
+  if (job.agreement.averages) terms.outer.type = replicas::OuterType::Average;
   return terms;
 }
 

@@ -232,8 +232,8 @@ ReplicaLaws::Complaint ReplicaLaws::on_evaluation(const proto::JobEvent& event) 
 // It may be one of the plan before, whose copies became durable when nobody was there to make another.
 size_t ReplicaLaws::tensors_wanted(const broker::CheckpointCommitted& checkpoint) const {
   const size_t replicas = checkpoint.local->skipped_steps.size();
-  size_t each = 1 + spec_.slots * replicas + (spec_.averages ? 0 : 1);
-  if (spec_.is_lossy) {
+  size_t each = 1 + spec_.slots * replicas + (spec_.agreement.averages ? 0 : 1);
+  if (spec_.agreement.is_lossy) {
     each += replicas - checkpoint.local->inherited.debtless.size();
     each += checkpoint.local->inherited.returns_are_lost ? 0 : 1;
   }

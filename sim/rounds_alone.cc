@@ -56,7 +56,7 @@ Alone::State RoundsAlone::make_steps(const State& from, const OuterRound& round,
   const Own& own = from.own.at(replica);
   Alone::State state;
   for (const std::string& name : names_) {
-    state[name].value = from.shared.at(name).agreed;
+    state[name].value = own.tensors.at(name).start.value_or(from.shared.at(name).agreed);
     std::ranges::copy(own.tensors.at(name).slots, state[name].slots);
   }
   uint64_t step = round.steps_before;
@@ -86,22 +86,41 @@ RoundsAlone::State RoundsAlone::make_round(State state, const OuterRound& round)
       OwnTensor& tensor = own[replica].tensors.at(name);
       const PassedHash passed =
           pass_through(terms_.codec, draw_of(job_.seed, round.steps_before, number, replica),
-                       difference_of(now.at(name).value, state.shared.at(name).agreed), tensor.residue);
+                       difference_of(now.at(name).value, tensor.start.value_or(state.shared.at(name).agreed)),
+                       tensor.residue);
       std::ranges::copy(now.at(name).slots, tensor.slots);
       tensor.residue = passed.residue;
+      tensor.read = passed.read;
       means[number].add(passed.read, round.steps[replica] * job_.microbatches * job_.microbatch_size);
     }
   }
   state.own = std::move(own);
-  for (uint32_t number = 0; number < names_.size(); ++number) {
-    Shared& shared = state.shared.at(names_[number]);
-    const PassedHash passed =
-        pass_through(terms_.codec, draw_of(job_.seed, round.steps_before, number, replicas::kOwner),
-                     means[number].take(), shared.return_residue);
-    shared.return_residue = passed.residue;
-    take_outer_step(terms_.outer, passed.read, shared.momentum, shared.agreed);
-  }
+  for (uint32_t number = 0; number < names_.size(); ++number) agree(state, round, number, means[number]);
   return state;
+}
+
+void RoundsAlone::agree(State& state, const OuterRound& round, uint32_t number, HashMean& mean) const {
+  const std::string& name = names_[number];
+  Shared& shared = state.shared.at(name);
+  if (shared.overlapped)
+    take_outer_step(terms_.outer, *std::exchange(shared.overlapped, std::nullopt), shared.momentum,
+                    shared.agreed);
+  const PassedHash passed =
+      pass_through(terms_.codec, draw_of(job_.seed, round.steps_before, number, replicas::kOwner),
+                   mean.take(), shared.return_residue);
+  shared.return_residue = passed.residue;
+  if (round.overlaps)
+    shared.overlapped = passed.read;
+  else
+    take_outer_step(terms_.outer, passed.read, shared.momentum, shared.agreed);
+  for (Own& own : state.own) {
+    OwnTensor& tensor = own.tensors.at(name);
+    tensor.start.reset();
+    if (!round.overlaps) continue;
+    uint64_t momentum = shared.momentum, start = shared.agreed;
+    take_outer_step(terms_.outer, tensor.read, momentum, start);
+    tensor.start = start;
+  }
 }
 
 const RoundsAlone::State& RoundsAlone::after(const Rounds& rounds) {

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "replicas/outer_round.h"
+#include "sim/agreement.h"
 #include "sim/model.h"
 
 namespace weft::sim {
@@ -19,10 +21,13 @@ class RoundsAlone {
   using Rounds = std::vector<replicas::OuterRound>;
   struct Shared {
     uint64_t agreed = 0, momentum = 0, return_residue = 0;
+    std::optional<uint64_t> overlapped{};  // the mean of the round before, which nobody has taken
   };
   struct OwnTensor {
     uint64_t slots[2] = {0, 0};
     uint64_t residue = 0;
+    std::optional<uint64_t> start{};  // where rounds overlap: what the next one begins with
+    uint64_t read = 0;                // its last difference
   };
   struct Own {
     std::map<std::string, OwnTensor> tensors;
@@ -52,6 +57,7 @@ class RoundsAlone {
   Alone::State make_steps(const State& from, const replicas::OuterRound& round, uint32_t replica,
                           std::vector<Made>& made);
   State make_round(State state, const replicas::OuterRound& round);
+  void agree(State& state, const replicas::OuterRound& round, uint32_t number, HashMean& mean) const;
 
   JobSpec job_;
   replicas::ReplicaTerms terms_;

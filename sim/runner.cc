@@ -128,12 +128,13 @@ Status HashRunner::run_agreement(const Task& task, const Inputs& inputs, Output&
     return {};
   }
   HashAgreement::Weights weights;
+  for (const Parameter& parameter : parameters_) weights[parameter.name] = parameter.state.value;
   if (task.kind == TaskKind::Differ) {
-    for (const Parameter& parameter : parameters_) weights[parameter.name] = parameter.state.value;
     output.agreed = agreement_->differ(task, weights);
-    return {};
+  } else {
+    WEFT_TRY(const HashAgreement::Weights agreed, agreement_->agree(task, inputs.agreed));
+    for (const auto& [name, value] : agreed) weights[name] = value;
   }
-  WEFT_TRY(weights, agreement_->agree(task, inputs.agreed));
   for (Parameter& parameter : parameters_)
     weights_[parameter.weight] = parameter.state.value = weights.at(parameter.name);
   return {};

@@ -205,9 +205,11 @@ void Simulation::draw_replicas(JobSpec& job) {
     job.replicas_max = static_cast<uint32_t>(draw_.between(job.replicas + 1, 6));
   }
   job.has_shares = draw_.one_in(3);
-  job.is_lossy = draw_.one_in(2);
-  job.averages = draw_.one_in(3);
+  job.agreement.is_lossy = draw_.one_in(2);
+  job.agreement.averages = draw_.one_in(3);
   job.steps = draw_.between(20, 200);
+  if (const uint64_t overlaps = mix(options_.seed, 79); overlaps % 3 == 0)
+    job.agreement.settle_every = 2 + overlaps / 3 % 4;
 }
 
 std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, uint64_t seed) {

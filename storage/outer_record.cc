@@ -34,6 +34,7 @@ std::string line_of(const OuterRound& round) {
   if (!round.inherited.debtless.empty()) json["debtless"] = round.inherited.debtless;
   if (round.inherited.returns_are_lost) json["returns_lost"] = true;
   if (!round.inherited.left_out.empty()) json["left_out"] = round.inherited.left_out;
+  if (round.overlaps) json["overlaps"] = true;
   for (const replicas::StepRange& range : round.taken) json["taken"].push_back({range.first, range.count});
   return json.dump() + "\n";
 }
@@ -128,6 +129,13 @@ bool parse_taken(const Json& json, OuterRound& round) {
   return count_of(round.taken) == round.steps_after() - round.steps_before;
 }
 
+bool parse_overlaps(const Json& json, OuterRound& round) {
+  const auto at = json.find("overlaps");
+  if (at == json.end()) return true;
+  round.overlaps = at->is_boolean() && at->get<bool>();
+  return at->is_boolean();
+}
+
 std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& record) {
   if (!json.is_object()) return std::nullopt;
   const auto before = number(json, "steps_before", kRecordStepsMax);
@@ -143,7 +151,8 @@ std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& recor
     round.steps.push_back(count.get<uint64_t>());
   }
   if (json.contains("dealt") && !parse_dealt(json["dealt"], round)) return std::nullopt;
-  if (!parse_inherited(json, round.inherited) || !parse_taken(json, round)) return std::nullopt;
+  if (!parse_inherited(json, round.inherited) || !parse_taken(json, round) || !parse_overlaps(json, round))
+    return std::nullopt;
   const uint64_t expected = record.rounds.empty() ? *before : record.rounds.back().steps_after();
   const bool fits = round.steps_before == expected && round.steps_after() > round.steps_before &&
                     round.steps_after() <= kRecordStepsMax;

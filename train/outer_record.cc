@@ -37,8 +37,10 @@ std::string describe_sync(const replicas::ReplicaTerms& terms) {
   for (const uint64_t share : terms.shares)
     shares += (shares.empty() ? ", shares: [" : ", ") + std::to_string(share);
   if (!shares.empty()) shares += "]";
-  return "{every: " + std::to_string(terms.every) + shares + ", codec: \"" + compress::name(terms.codec) +
-         "\", outer: {type: " +
+  const std::string settles =
+      terms.overlap() ? ", overlap: true, settle_every: " + std::to_string(terms.settle_every) : "";
+  return "{every: " + std::to_string(terms.every) + shares + settles + ", codec: \"" +
+         compress::name(terms.codec) + "\", outer: {type: " +
          (averages ? "average}"
                    : "nesterov, learning_rate: " + shortest(terms.outer.learning_rate) +
                          ", momentum: " + shortest(terms.outer.momentum) + "}") +

@@ -12,10 +12,11 @@ namespace weft::train {
 
 namespace {
 
-// Beside a parameter: what was agreed last, the outer momentum, what a replica owes, and the mean's owner.
+// Beside a parameter: what was agreed last, the outer momentum, what an overlapped round began with, what a
+// replica owes, and the mean's owner.
 uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
   if (!terms.are_local()) return 0;
-  return 1 + (terms.outer.type == replicas::OuterType::Nesterov ? 1 : 0) +
+  return 1 + (terms.outer.type == replicas::OuterType::Nesterov ? 1 : 0) + (terms.overlap() ? 1 : 0) +
          (terms.codec.kind == compress::Kind::Dense ? 0 : 2);
 }
 
@@ -111,6 +112,7 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .every = job.replicas.every,
                                .codec = job.replicas.codec,
                                .shares = job.replicas.shares,
+                               .settle_every = job.replicas.settle_every,
                                .by_speed = job.replica_choice.shares,
                                .share_ratio_max = replicas::kShareRatioMax};
 }

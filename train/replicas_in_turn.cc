@@ -85,6 +85,8 @@ Status ReplicasInTurn::begin(const std::vector<StateKey>& trained_state) {
                        .return_residue = std::vector<float>(owed)});
     own.residues.emplace_back(owed);
   }
+  own.starts.resize(shared_.size());
+  own.differences.resize(shared_.size());
   own_.assign(job_.replicas.count, own);
   updates_.assign(job_.replicas.count, 0);
   return {};
@@ -178,7 +180,11 @@ Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
 }
 
 Status ReplicasInTurn::load(const Own& own) {
-  for (const Shared& shared : shared_) WEFT_TRY_STATUS(state_->write(shared.key, shared.agreed));
+  for (size_t i = 0; i < shared_.size(); ++i) {
+    const Shared& shared = shared_[i];
+    WEFT_TRY_STATUS(state_->write(
+        shared.key, own.starts[i].empty() ? shared.agreed : tensor_of(shared.agreed.spec(), own.starts[i])));
+  }
   for (size_t i = 0; i < slots_.size(); ++i) WEFT_TRY_STATUS(state_->write(slots_[i], own.slots[i]));
   return {};
 }
@@ -211,14 +217,16 @@ Result<std::string> ReplicasInTurn::collect(uint32_t replica, uint64_t steps) {
     WEFT_TRY(Tensor now, read_float(shared.key));
     const std::span<float> values = now.mutable_as<float>();
     if (!shared.is_statistic) {
-      const std::span<const float> agreed = shared.agreed.as<float>();
-      for (size_t k = 0; k < values.size(); ++k) values[k] -= agreed[k];
+      const std::span<const float> begun =
+          own.starts[i].empty() ? shared.agreed.as<float>() : std::span<const float>(own.starts[i]);
+      for (size_t k = 0; k < values.size(); ++k) values[k] -= begun[k];
       const auto draw = replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i),
                                           static_cast<uint16_t>(replica));
       const auto sent = replicas::pass_through(job_.replicas.codec, draw, values, own.residues[i], scratch_);
       if (!sent) return to_string(shared.key) + " of replica " + std::to_string(replica + 1);
       under_way_.sent_bytes += *sent;
     }
+    if (under_way_.round.overlaps) own.differences[i].assign(values.begin(), values.end());
     shared.mean.add(values, samples);
   }
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -227,24 +235,58 @@ Result<std::string> ReplicasInTurn::collect(uint32_t replica, uint64_t steps) {
   return std::string();
 }
 
+// The mean as it is read where it is sent to. What of it is not finite, if anything.
+Result<std::string> ReplicasInTurn::pass_mean(size_t i, std::vector<float>& mean) {
+  Shared& shared = shared_[i];
+  shared.mean.take(mean);
+  if (shared.is_statistic) return std::string();
+  const auto draw =
+      replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i), replicas::kOwner);
+  const auto returned =
+      replicas::pass_through(job_.replicas.codec, draw, mean, shared.return_residue, scratch_);
+  if (!returned) return to_string(shared.key) + ", as agreed";
+  under_way_.returned_bytes += *returned;
+  under_way_.dense_bytes += mean.size() * sizeof(float);
+  return std::string();
+}
+
+void ReplicasInTurn::take(Shared& shared, const std::vector<float>& mean) const {
+  const std::span<float> agreed = shared.agreed.mutable_as<float>();
+  if (shared.is_statistic)
+    std::ranges::copy(mean, agreed.begin());
+  else
+    replicas::take_outer_step(job_.replicas.outer, mean, shared.momentum, agreed);
+}
+
+// Until the mean of this round is taken. Running statistics are what each replica has seen last.
+void ReplicasInTurn::go_on(size_t i) {
+  const Shared& shared = shared_[i];
+  for (Own& own : own_) {
+    std::vector<float>& start = own.starts[i];
+    std::vector<float> difference = std::exchange(own.differences[i], {});
+    if (difference.empty() || shared.is_statistic) {
+      start = std::move(difference);
+      continue;
+    }
+    start.resize(difference.size());
+    replicas::look_ahead(job_.replicas.outer, difference, shared.momentum, shared.agreed.as<float>(), start);
+  }
+}
+
 // The state has what was agreed when it returns.
 Result<std::string> ReplicasInTurn::agree() {
   for (size_t i = 0; i < shared_.size(); ++i) {
     Shared& shared = shared_[i];
-    const std::span<float> agreed = shared.agreed.mutable_as<float>();
-    if (shared.is_statistic) {
-      shared.mean.take(agreed);
+    if (!shared.overlapped.empty()) take(shared, std::exchange(shared.overlapped, {}));
+    std::vector<float> mean(static_cast<size_t>(shared.agreed.element_count()));
+    WEFT_TRY(std::string not_finite, pass_mean(i, mean));
+    if (!not_finite.empty()) return not_finite;
+    if (under_way_.round.overlaps) {
+      shared.overlapped = std::move(mean);
+      go_on(i);
     } else {
-      std::vector<float> mean(agreed.size());
-      shared.mean.take(mean);
-      const auto draw = replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i),
-                                          replicas::kOwner);
-      const auto returned =
-          replicas::pass_through(job_.replicas.codec, draw, mean, shared.return_residue, scratch_);
-      if (!returned) return to_string(shared.key) + ", as agreed";
-      under_way_.returned_bytes += *returned;
-      under_way_.dense_bytes += mean.size() * sizeof(float);
-      replicas::take_outer_step(job_.replicas.outer, mean, shared.momentum, agreed);
+      take(shared, mean);
+      for (Own& own : own_) own.starts[i].clear(), own.differences[i].clear();
     }
     WEFT_TRY_STATUS(state_->write(shared.key, shared.agreed));
   }

@@ -72,10 +72,14 @@ class ReplicasInTurn {
     bool is_statistic = false;
     replicas::Mean mean;
     std::vector<float> momentum{}, return_residue{};
+    std::vector<float> overlapped{};  // the mean of the round before, as read; empty: all have agreed on it
   };
   struct Own {                                 // a replica's
     std::vector<dag::Tensor> slots;            // as slots_
     std::vector<std::vector<float>> residues;  // as shared_; empty where nothing is owed
+    // Likewise, where rounds overlap: what its round began with, empty: what was agreed; its last difference,
+    // as read, and of a running statistic the value.
+    std::vector<std::vector<float>> starts, differences;
   };
   ReplicasInTurn(const configs::Job& job, std::shared_ptr<peer::State> state, Options options)
       : job_(job), state_(std::move(state)), options_(std::move(options)), taken_(options_.replayed) {}
@@ -87,6 +91,9 @@ class ReplicasInTurn {
   Status load(const Own& own);
   Result<std::string> collect(uint32_t replica, uint64_t steps);
   Result<std::string> agree();
+  Result<std::string> pass_mean(size_t i, std::vector<float>& mean);
+  void take(Shared& shared, const std::vector<float>& mean) const;
+  void go_on(size_t i);
   Result<dag::Tensor> read_float(const dag::StateKey& key) const;
 
   const configs::Job& job_;

@@ -320,6 +320,7 @@ class Run {
         if (!agreed->not_finite.empty())
           return diverged(step, "after it " + agreed->not_finite + " is not finite");
         WEFT_TRY_STATUS(take_down(*agreed));
+        if (agreed->round.overlaps) continue;  // no weights are the run's
       }
       if (!stop && !final_step && is_evaluation_due(step, looked_at))
         if (const Status evaluated = evaluate(step); !evaluated) return give_up(step, evaluated.error());

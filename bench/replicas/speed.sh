@@ -5,11 +5,14 @@
 #   bench/replicas/speed.sh [RATE...]      8Mbit 20Mbit 100Mbit
 # HOMES (6) peers; DEVICE (null:gtx1080ti/16), WIDTH (512), LAYERS (4), LENGTH (192) and BATCH (16) say what a step takes:
 # 0.12 s on one. SLOW (0): so many of the homes have SLOW_DEVICE (null:gtx1080ti/48), and replicas run once more with shares
-# of a round by speed. SECONDS_EACH (60): how long each is watched once it runs. A rate takes 3 minutes.
+# of a round by speed. CODEC (topk:0.02:int4) of what they tell each other; OVERLAP (0): they run once more with rounds that
+# overlap, and all have the same weights every so many of them. SECONDS_EACH (60): how long each is watched once it runs. A rate
+# takes 3 minutes.
 rates=("${@:-8Mbit}"); [ $# -gt 0 ] || rates=(8Mbit 20Mbit 100Mbit)
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 source bench/replicas/homes.sh
 homes=${HOMES:-6} slow=${SLOW:-0} slow_device=${SLOW_DEVICE:-null:gtx1080ti/48} each=${SECONDS_EACH:-60}
+codec=${CODEC:-topk:0.02:int4} overlap=${OVERLAP:-0}
 cluster_begin
 made_home_job
 
@@ -26,7 +29,7 @@ printf '%-9s %-9s %10s %10s %7s  %s\n' line as samples/s predicted times plan
 for rate in "${rates[@]}"; do
   made_home_lines "$homes" "$rate"
   best=
-  for as in best replicas $([ "$slow" -eq 0 ] || echo shares); do
+  for as in best replicas $([ "$slow" -eq 0 ] || echo shares) $([ "$overlap" -eq 0 ] || echo overlap); do
     start_broker
     for ((i = 0; i < homes; ++i)); do
       join_home "$i" "$([ "$i" -ge "$slow" ] || echo "$slow_device")"
@@ -36,9 +39,10 @@ for rate in "${rates[@]}"; do
       samples_a_second --set compression.policy=auto
       best=$RATE
     else
-      shares=
-      [ "$as" = replicas ] || shares=', shares: auto'
-      samples_a_second --set "replicas=$homes" --set "sync={every: $every, codec: 'topk:0.02:int4'$shares}"
+      more=
+      [ "$as" != shares ] || more=', shares: auto'
+      [ "$as" != overlap ] || more=", overlap: true, settle_every: $overlap"
+      samples_a_second --set "replicas=$homes" --set "sync={every: $every, codec: '$codec'$more}"
     fi
     printf '%-9s %-9s %10s %10.1f %7s  %s\n' "$rate" "$as" "$RATE" "$PREDICTED" "$(awk -v a="$RATE" -v b="$best" 'BEGIN { printf "%.2f", a / b }')" "$PLAN"
     end_homes

@@ -39,6 +39,7 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
   if (plan.local_steps) {
     replicas_ = plan.local_steps->terms.count;
     every_ = std::max<uint64_t>(1, plan.local_steps->terms.every);
+    waited_for_every_ = plan.local_steps->terms.settle_every;
     shares_ = plan.local_steps->terms.shares;
     add_agreed(plan, plan.local_steps->terms.codec);
   } else if (!plan.exact_ranges.empty()) {
@@ -156,7 +157,7 @@ double Pace::agreement_seconds(std::span<const uint32_t> placed) const {
   std::vector<plan::AgreedLoad> loads = agreed_;
   for (plan::AgreedLoad& load : loads)
     for (uint32_t& device : load.devices) device = placed[device];
-  return plan::agreement_seconds(cluster_, loads) / static_cast<double>(every_);
+  return plan::agreement_seconds(cluster_, loads) / static_cast<double>(every_ * waited_for_every_);
 }
 
 double Pace::part_of(uint32_t replica) const {

@@ -65,6 +65,7 @@ class Pace {
   const bool clips_norm_;
   uint32_t replicas_ = 1;
   uint64_t every_ = 1;                    // steps between two agreements
+  uint64_t waited_for_every_ = 1;         // of rounds: the others overlap
   std::vector<uint64_t> shares_;          // of these, by replica; empty: all
   std::vector<plan::AgreedLoad> agreed_;  // its devices are stages of the plan
   std::vector<Stage> stages_;

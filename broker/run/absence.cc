@@ -50,7 +50,8 @@ std::optional<LeftOut> Absence::without(uint32_t replica, uint64_t step) const {
   LeftOut left_out{.replicas = lost_, .owner = left_out_.owner};
   auto& lost = left_out.replicas;
   lost.insert(std::lower_bound(lost.begin(), lost.end(), replica), replica);
-  if (!can_be_without(replica) || step <= local->begun_after) return std::nullopt;
+  // Where rounds overlap, what the lost one made is in means that some have taken and others have not.
+  if (!can_be_without(replica) || step <= local->begun_after || local->terms.overlap()) return std::nullopt;
   const replicas::OuterRound round = round_of(*local, step);
   const replicas::Shortened shortened = replicas::leave_out(round, left_out.replicas);
   const uint64_t made = shortened.round.steps_after();

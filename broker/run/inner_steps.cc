@@ -29,6 +29,10 @@ bool InnerSteps::is_whole(uint64_t inner) const {
   return !local_ || inner <= local_->begun_after || agrees_after(*local_, clamped(inner));
 }
 
+bool InnerSteps::ends_round(uint64_t inner) const {
+  return local_ && inner > local_->begun_after && replicas::ends_round(*local_, clamped(inner));
+}
+
 uint64_t InnerSteps::next_whole(uint64_t inner) const {
   return local_ && inner > local_->begun_after ? next_agreement(*local_, clamped(inner)) : inner;
 }
@@ -44,7 +48,7 @@ std::optional<uint64_t> InnerSteps::find(uint64_t step, uint64_t made) const {
 bool InnerSteps::is_due(uint64_t every, uint64_t inner) const {
   if (!local_) return inner % every == 0;
   if (inner <= local_->begun_after || !is_whole(inner)) return false;
-  const uint64_t before = round_of(*local_, clamped(inner)).steps_before;
+  const uint64_t before = made(agreement_before(*local_, clamped(inner)));
   return made(inner) / every > before / every;
 }
 

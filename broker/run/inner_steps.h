@@ -36,7 +36,10 @@ class InnerSteps {
 
   // Whether the state after it is that of a run: not while replicas have yet to agree.
   bool is_whole(uint64_t inner) const;
-  uint64_t steps_between_agreements() const { return local_ ? local_->terms.every : 1; }
+  // Whether replicas may wait for each other in it, because a round ends with it.
+  bool ends_round(uint64_t inner) const;
+  // After which the state is whole, at most.
+  uint64_t steps_between_agreements() const { return local_ ? local_->terms.every * local_->terms.settle_every : 1; }
   // The first one of which it is, from `inner` on.
   uint64_t next_whole(uint64_t inner) const;
   // Which of these inner steps a snapshot is of: of that number, perhaps of other replicas, with so many

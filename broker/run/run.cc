@@ -231,7 +231,7 @@ RunEffects Run::give_up_direct(Instant now, const Error& why) {
 // ---- what is known
 
 bool Run::waits_for_agreement() const {
-  return inner_.are_local() && committed_step() < granted_step() && inner_.is_whole(committed_step() + 1);
+  return committed_step() < granted_step() && inner_.ends_round(committed_step() + 1);
 }
 
 MissingReports Run::missing_reports() const {

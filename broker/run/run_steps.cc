@@ -341,7 +341,7 @@ MissingReports Steps::missing_reports() const {
     missing.is_mutual = !plan_->exact_ranges.empty();
     return missing;
   }
-  const bool is_mutual = (inner_.are_local() && inner_.is_whole(number)) || !plan_->exact_ranges.empty();
+  const bool is_mutual = inner_.ends_round(number) || !plan_->exact_ranges.empty();
   MissingReports missing = missing_reports_of(step.updated, together && !is_mutual);
   missing.is_mutual = is_mutual;
   return missing;

@@ -2,17 +2,52 @@
 
 namespace weft::peer {
 
+Task AgreementTurns::make(TaskKind kind, uint64_t step) const {
+  return {.kind = kind, .key = {proto::ProgramKind::Agree, step, 0}, .left_out = agreements_.left_out()};
+}
+
+Task AgreementTurns::end_round(Task task) {
+  last_.reset();
+  task.ends_round = true;
+  return task;
+}
+
+std::optional<Task> AgreementTurns::take_means(uint64_t step) {
+  if (has_refused_ || !agreements_.are_differences_there(step)) return std::nullopt;
+  is_taking_means_ = assignment_->local->norm_bound > 0 && agreements_.takes_means();
+  return make(TaskKind::Mean, step);
+}
+
+std::optional<Task> AgreementTurns::next_mean() {
+  if (!overlapped_ || overlapped_->has_means || is_taking_means_) return std::nullopt;
+  auto task = take_means(overlapped_->step);
+  overlapped_->has_means = task.has_value();
+  return task;
+}
+
 std::optional<Task> AgreementTurns::next(uint64_t step) {
-  const TaskKind next = !last_                      ? TaskKind::Differ
-                        : last_ == TaskKind::Differ ? TaskKind::Mean
-                                                    : TaskKind::Agree;
-  if (is_taking_means_ || (has_refused_ && next == TaskKind::Mean)) return std::nullopt;
-  if (next == TaskKind::Mean && !agreements_.are_differences_there(step)) return std::nullopt;
-  if (next == TaskKind::Agree && !agreements_.are_means_there(step)) return std::nullopt;
-  last_ = next == TaskKind::Agree ? std::nullopt : std::optional(next);
-  is_taking_means_ =
-      next == TaskKind::Mean && assignment_->local->norm_bound > 0 && agreements_.takes_means();
-  return Task{.kind = next, .key = {proto::ProgramKind::Agree, step, 0}, .left_out = agreements_.left_out()};
+  if (is_taking_means_) return std::nullopt;
+  if (overlapped_ && !overlapped_->has_means) return next_mean();
+  if (!last_) {
+    const Task differ = make(TaskKind::Differ, step);
+    last_ = TaskKind::Differ;
+    if (overlapped_ || !overlaps(step)) return differ;
+    overlapped_ = Overlapped{step};
+    return end_round(differ);
+  }
+  if (overlapped_) {
+    if (!agreements_.are_means_there(overlapped_->step)) return std::nullopt;
+    const Task agree = make(TaskKind::Agree, std::exchange(overlapped_, std::nullopt)->step);
+    if (!overlaps(step)) return agree;
+    overlapped_ = Overlapped{step};
+    return end_round(agree);
+  }
+  if (last_ == TaskKind::Mean)
+    return agreements_.are_means_there(step) ? std::optional(end_round(make(TaskKind::Agree, step)))
+                                             : std::nullopt;
+  auto mean = take_means(step);
+  if (mean) last_ = TaskKind::Mean;
+  return mean;
 }
 
 void AgreementTurns::on_mean_done(uint64_t step, const TaskOutcome& outcome) {
@@ -49,16 +84,14 @@ void AgreementTurns::answer(const proto::Command& command, bool is_over) {
 
 bool AgreementTurns::refuse_not_finite(uint32_t replica, uint64_t steps_before, uint64_t completed) {
   if (!assignment_->local || assignment_->local->norm_bound <= 0) return false;
-  const replicas::LocalSteps& local = assignment_->local->steps;
-  if (completed >= last_inner_step(local)) return false;
-  const uint64_t step = next_agreement(local, completed + 1);
-  if (round_of(local, step).steps_before != steps_before) return false;  // of another round
-  refuse(step, {.replica = replica});
-  return true;
+  const auto end = agreements_.end_of(steps_before, completed);
+  if (end) refuse(*end, {.replica = replica});
+  return end.has_value();
 }
 
 void AgreementTurns::refuse(uint64_t step, const replicas::Outlier& outlier) {
   has_refused_ = true;
+  if (overlapped_ && overlapped_->step == step) overlapped_->has_means = false;
   if (last_ == TaskKind::Mean) last_ = TaskKind::Differ;
   reports_.emplace_back(proto::DifferenceRefused{.run = assignment_->run,
                                                  .plan_version = assignment_->plan_version,

@@ -1,6 +1,7 @@
 // The tasks of an agreement in their order, of a stage whose replica makes local steps: Differ, Mean, Agree.
-// Who is left out of it (proto::CommandKind::LeaveOut), and what the stage refuses to add up
-// (replicas/norm_guard.h). Pure.
+// Where a round overlaps the next one its Mean comes whenever the differences are there, at the latest before
+// the next round's Differ, and its Agree behind that. Who is left out of it (proto::CommandKind::LeaveOut),
+// and what the stage refuses to add up (replicas/norm_guard.h). Pure.
 #pragma once
 
 #include <memory>
@@ -21,9 +22,11 @@ class AgreementTurns {
   AgreementTurns(std::shared_ptr<const proto::AssignStage> assignment, Agreements& agreements)
       : assignment_(std::move(assignment)), agreements_(agreements) {}
 
-  // Of the agreement after that step. Nothing: a tensor has not come, or the others are first to go on
-  // without somebody. With Agree it is over.
+  // Of the round that ends with that step. Nothing: a tensor has not come, or the others are first to go on
+  // without somebody. Task::ends_round: it is the last one.
   std::optional<Task> next(uint64_t step);
+  // While the next round is made: the Mean of the one before, for which others wait. To be asked at any time.
+  std::optional<Task> next_mean();
   void on_mean_done(uint64_t step, const TaskOutcome& outcome);
 
   // Carried out at once, or too late: once what the lost ones sent is in a mean, or was agreed on. Else the
@@ -37,15 +40,24 @@ class AgreementTurns {
   std::vector<proto::Message> take_reports() { return std::exchange(reports_, {}); }
 
  private:
+  bool overlaps(uint64_t step) const { return !agrees_after(assignment_->local->steps, step); }
+  std::optional<Task> take_means(uint64_t step);
+  Task make(TaskKind kind, uint64_t step) const;
+  Task end_round(Task task);
   void answer(const proto::Command& command, bool is_over);
   void refuse(uint64_t step, const replicas::Outlier& outlier);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   Agreements& agreements_;
-  std::optional<TaskKind> last_{};         // handed out, of the agreement under way
-  bool is_taking_means_ = false;           // such a Mean is not done: it may refuse what has come
-  bool has_refused_ = false;               // until the replica whose it is is left out
-  std::optional<proto::Command> later_{};  // a LeaveOut that came while means were taken
+  std::optional<TaskKind> last_{};  // handed out, of the round that ends
+  struct Overlapped {
+    uint64_t step = 0;  // with which it ended
+    bool has_means = false;
+  };
+  std::optional<Overlapped> overlapped_{};  // the round before, until its Agree
+  bool is_taking_means_ = false;            // such a Mean is not done: it may refuse what has come
+  bool has_refused_ = false;                // until the replica whose it is is left out
+  std::optional<proto::Command> later_{};   // a LeaveOut that came while means were taken
   std::vector<proto::Message> reports_{};
 };
 

@@ -78,14 +78,32 @@ uint64_t Agreements::round_before(uint64_t step) const {
   return round_of(assignment_->local->steps, step).steps_before;
 }
 
+// Of the round before the one under way, if it overlaps that.
+std::optional<uint64_t> Agreements::overlapped_end(uint64_t completed) const {
+  const LocalSteps& local = assignment_->local->steps;
+  const uint64_t end = completed - (completed - local.begun_after) % local.terms.every;
+  return agrees_after(local, end) ? std::nullopt : std::optional(end);
+}
+
 bool Agreements::is_its_time(uint64_t before, uint64_t completed) const {
   const LocalSteps& local = assignment_->local->steps;
+  if (finished_ && before <= *finished_) return false;
+  if (const auto end = overlapped_end(completed); end && round_before(*end) == before) return true;
   uint64_t step = completed;
   for (int ahead = 0; ahead < 2 && step < last_inner_step(local); ++ahead) {
-    step = next_agreement(local, step + 1);
+    step = next_end(local, step + 1);
     if (round_before(step) == before) return true;
   }
   return false;
+}
+
+std::optional<uint64_t> Agreements::end_of(uint64_t before, uint64_t completed) const {
+  const LocalSteps& local = assignment_->local->steps;
+  if (finished_ && before <= *finished_) return std::nullopt;
+  if (const auto end = overlapped_end(completed); end && round_before(*end) == before) return end;
+  if (completed >= last_inner_step(local)) return std::nullopt;
+  const uint64_t end = next_end(local, completed + 1);
+  return round_before(end) == before ? std::optional(end) : std::nullopt;
 }
 
 Status Agreements::on_tensor(const plan::Seat& from, const proto::TensorHeader& header, uint64_t completed) {
@@ -147,6 +165,9 @@ std::optional<plan::Seat> Agreements::last_to_come(uint64_t step, bool means) co
   return means ? there->last_mean : there->last_difference;
 }
 
-void Agreements::finish(uint64_t step) { arrived_.erase(round_before(step)); }
+void Agreements::finish(uint64_t step) {
+  finished_ = round_before(step);
+  arrived_.erase(*finished_);
+}
 
 }  // namespace weft::peer

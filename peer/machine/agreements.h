@@ -8,8 +8,8 @@
 // Replicas may be left out of an agreement (proto::CommandKind::LeaveOut). Others may know that earlier: what
 // they then send to whoever takes a mean in place of a lost one waits here, whether or not it is believed.
 //
-// Bounds: the tensors of two agreements, for a seat that needs nothing of this one may be one ahead; each
-// from each seat once.
+// Bounds: the tensors of two agreements, for a seat that needs nothing of this one may be one ahead, and of
+// one before that is not over where rounds overlap; each from each seat once.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +61,10 @@ class Agreements {
   std::optional<plan::Seat> last_to_come(uint64_t step, bool means) const;
   void finish(uint64_t step);
 
+  // The end of the round after so many steps, if its agreement is under way or the next: what is not finite
+  // of it may come. Nothing: it is another's time.
+  std::optional<uint64_t> end_of(uint64_t steps_before, uint64_t completed) const;
+
   // Whether the stage takes the mean of anything.
   bool takes_means() const;
   // From now on nothing comes of these replicas, and what they were to add up is another's.
@@ -77,11 +81,13 @@ class Agreements {
   uint32_t owner_of(const AgreedWeight& weight) const;
   bool is_left_out(uint32_t replica) const { return left_out_ && left_out_->has(replica); }
   bool is_its_time(uint64_t round_before, uint64_t completed) const;
+  std::optional<uint64_t> overlapped_end(uint64_t completed) const;
   const Arrived* arrived(uint64_t step) const;
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::vector<AgreedWeight> weights_;
   std::map<uint64_t, Arrived> arrived_;  // by the steps agreed before
+  std::optional<uint64_t> finished_;     // the last one, likewise
   std::shared_ptr<const replicas::LeftOut> left_out_;
 };
 

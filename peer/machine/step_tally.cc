@@ -18,6 +18,21 @@ void StepTally::begin(Instant now) {
   waited_.clear();
 }
 
+void StepTally::begin_wait(Instant now) {
+  if (!waits_since_) waits_since_ = now;
+}
+
+void StepTally::pause_wait(Instant now) {
+  if (waits_since_) waiting_ += now - *waits_since_;
+  waits_since_.reset();
+}
+
+void StepTally::end_wait(Instant now, const std::optional<plan::Seat>& seat) {
+  pause_wait(now);
+  const Duration waited = std::exchange(waiting_, {});
+  if (seat && waited > Duration{}) waited_[*seat] += waited;
+}
+
 void StepTally::add_losses(const std::vector<double>& losses) {
   losses_.insert(losses_.end(), losses.begin(), losses.end());
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/units.h"
@@ -25,7 +26,11 @@ class StepTally {
   void add_busy(Duration busy) { busy_ += busy; }
   void add_losses(const std::vector<double>& losses);
   void add_sample_position(uint64_t position) { sample_positions_.push_back(position); }
-  void add_wait(const plan::Seat& seat, Duration waited) { waited_[seat] += waited; }
+  // Nothing is computed, because what comes next lacks something; something else is, meanwhile; it is there:
+  // the seat whose tensor was the last that it lacked, nothing where that was another thing.
+  void begin_wait(Instant now);
+  void pause_wait(Instant now);
+  void end_wait(Instant now, const std::optional<plan::Seat>& seat);
 
   // Before the update, where all stages decide about it together.
   proto::StepReport squares_report(uint64_t step, const TaskOutcome& squares);
@@ -38,6 +43,8 @@ class StepTally {
   Instant began_{};
   Duration busy_{};
   std::map<plan::Seat, Duration> waited_;  // by the seat whose tensor ended the wait
+  std::optional<Instant> waits_since_;
+  Duration waiting_{};  // before that, for the same
   std::vector<double> losses_;
   std::vector<uint64_t> sample_positions_;
   bool squares_told_ = false;

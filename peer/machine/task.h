@@ -28,7 +28,7 @@ enum class TaskKind : uint8_t {
   Update,    // squares too, when `with_squares`
   Differ,    // where replicas with local steps agree: what this one has learnt since, for who adds it up
   Mean,      // of these, as they have come: for the other replicas
-  Agree,     // go on from the weights that the means give
+  Agree,     // go on from the weights that the means give; where a round overlaps, with what came after it
   Reduce,    // where replicas add each step's gradients: the sums of all their ranges, of what is owned here
   Gather,    // of the others: take the sums of their owners
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
@@ -50,6 +50,7 @@ struct Task {
   // Of Differ, Mean and Agree: who has no part in it any more; nullptr: all have. A Differ that comes again
   // is for who takes means in their place.
   std::shared_ptr<const replicas::LeftOut> left_out{};
+  bool ends_round = false;  // of these: nothing else is to be done of the step that ends the round
 };
 
 // What a task gave, tensors aside.

@@ -34,6 +34,8 @@ Status check_forward(const Command& command, uint64_t granted) {
 Status check_leave_out(const AssignStage& assign, const Command& command, uint64_t granted) {
   if (!assign.local || command.step != granted || !agrees_after(assign, command.step))
     return out_of_turn("replicas that are left out, but not of the agreement that is next");
+  if (assign.local->steps.terms.overlap())
+    return out_of_turn("replicas that are left out where rounds overlap");
   const replicas::LeftOut& left_out = command.left_out;
   if (left_out.replicas.empty() || left_out.has(assign.seat.replica) ||
       std::max(left_out.replicas.back(), left_out.owner) >= assign.local->steps.terms.count)
@@ -67,7 +69,7 @@ bool is_empty_step(const AssignStage& assign, uint64_t step) {
 }
 
 bool is_idle_step(const AssignStage& assign, uint64_t step) {
-  return assign.local && !step_of_run(assign, step) && !agrees_after(assign, step);
+  return assign.local && !step_of_run(assign, step) && !ends_round(assign, step);
 }
 
 Status check_command(const AssignStage& assign, const Command& command, uint64_t granted) {

@@ -109,14 +109,6 @@ Status TrainScript::on_norm(const proto::GradientNorm& norm) {
 
 // ---- tasks
 
-// Compute was idle until the last input came: that is whom it waited for, however many were missing.
-void TrainScript::end_wait(Instant now, const Task& task) {
-  if (!waits_since_) return;
-  if (const auto seat = last_to_come(task, {arrivals_, agreements_, sums_}))
-    tally_.add_wait(*seat, now - *waits_since_);
-  waits_since_.reset();
-}
-
 std::optional<Task> TrainScript::next_segment(ProgramKind kind, uint64_t step, uint32_t first,
                                               uint32_t count) {
   const uint32_t segments = find_program(*assignment_, kind)->segment_count;
@@ -155,11 +147,11 @@ std::optional<Task> TrainScript::next_of_step(uint64_t last) {
     if (!task || task->kind != TaskKind::Update) return task;
     given_.skipped += task->skip;
     given_.updated = true;
-    if (!agrees_after(*assignment_, step)) given_.end_step();
+    if (!ends_round(*assignment_, step)) given_.end_step();
     return task;
   }
   auto task = turns_.next(step);  // also of a replica that makes no step of its own
-  if (task && task->kind == TaskKind::Agree) given_.end_step();
+  if (task && task->ends_round) given_.end_step();
   return task;
 }
 
@@ -239,6 +231,13 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
   if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && !tally_.has_begun())
     tally_.begin(now);
   const uint32_t ahead = segments_.usual > options_.tasks_ahead_up_to ? 1 : options_.tasks_ahead;
+  // Others wait for it, whatever this stage waits for.
+  if (auto mean = tasks_.size() < ahead ? turns_.next_mean() : std::nullopt) {
+    tally_.pause_wait(now);
+    if (tasks_.empty()) running_since_ = now;
+    tasks_.push_back(*mean);
+    return mean;
+  }
   while (tasks_.size() < ahead && given_.command < commands_.size()) {
     const Command& command = commands_[given_.command];
     if (makes_copy(*assignment_, command) && !may_copy) return std::nullopt;
@@ -249,10 +248,11 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
       task->sequence = command.sequence;
       task->durable = command.kind != CommandKind::CopyState;
       if (tasks_.empty()) running_since_ = now;
-      end_wait(now, *task);
+      // Compute was idle until the last input came: that is whom it waited for, however many were missing.
+      tally_.end_wait(now, last_to_come(*task, {arrivals_, agreements_, sums_}));
       tasks_.push_back(*task);
     }
-    if (!task && !all_given && tasks_.empty() && !waits_since_) waits_since_ = now;
+    if (!task && !all_given && tasks_.empty()) tally_.begin_wait(now);
     if (all_given) ++given_.command;
     drop_carried_out();
     if (task || !all_given) return task;
@@ -307,12 +307,11 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       on_squares_done(task, outcome);
       break;
     case TaskKind::Update:
-      if (agrees_after(*assignment_, task.key.step))
+      if (ends_round(*assignment_, task.key.step))
         updated_ = outcome;
       else
         finish_step(now, outcome);
       break;
-    case TaskKind::Differ:
     case TaskKind::Reduce:
       break;
     case TaskKind::Gather:
@@ -324,7 +323,9 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       break;
     case TaskKind::Agree:
       agreements_.finish(task.key.step);
-      finish_step(now, std::exchange(updated_, {}));
+      [[fallthrough]];
+    case TaskKind::Differ:
+      if (task.ends_round) finish_step(now, std::exchange(updated_, {}));
       break;
     case TaskKind::Snapshot:
       pop_command();  // its upload goes on beside the next steps

@@ -103,7 +103,6 @@ class TrainScript {
   std::optional<Task> next_of_forward(const proto::Command& command);
   std::optional<Task> next_of_comparison(const proto::Command& command);
   std::optional<Task> next_of(const proto::Command& command, bool& all_given);
-  void end_wait(Instant now, const Task& task);
 
   void on_segment_done(const Task& task, const TaskOutcome& outcome);
   void finish_step(Instant now, TaskOutcome update);
@@ -127,7 +126,6 @@ class TrainScript {
   uint64_t last_sequence_ = 0, committed_ = 0, settled_ = 0, keep_from_ = 0;
   std::deque<Task> tasks_;  // handed out and not done
   Instant running_since_{};
-  std::optional<Instant> waits_since_;  // nothing runs, because the command at hand lacks something
   Times segments_;
   std::map<uint64_t, Decision> decisions_;  // by step
   StepTally tally_;

@@ -125,21 +125,26 @@ SentShare SeatAgreement::share(const Held& held, uint64_t before, bool is_mean, 
 Result<std::vector<SentShare>> SeatAgreement::differ(uint64_t step) {
   const OuterRound now = round(step);
   std::vector<SentShare> sent;
+  const bool is_again = std::exchange(differed_, step) == step;
   if (now.steps[assignment_->seat.replica] == 0) return sent;
-  if (std::exchange(has_differed_, true)) return send_again(now.steps_before);
+  if (is_again) return send_again(now.steps_before);
   for (Held& held : held_) {
     WEFT_TRY(const Tensor weights, state_.read(held.weight.key));
     const auto values = weights.as<float>();
     held.own.assign(values.begin(), values.end());
-    if (!held.weight.is_statistic)
-      for (size_t i = 0; i < held.own.size(); ++i) held.own[i] -= held.agreed[i];
+    if (!held.weight.is_statistic) {
+      const std::vector<float>& begun = held.start.empty() ? held.agreed : held.start;
+      for (size_t i = 0; i < held.own.size(); ++i) held.own[i] -= begun[i];
+    }
     WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, held.own));
+    if (now.overlaps && !is_late_) WEFT_TRY_STATUS(go_on(held));
     if (is_ours(held)) continue;
-    held.sent = std::move(payload);
     held.sent_to = owner_of(held);
-    held.own = {};
-    sent.push_back(share(held, now.steps_before, false, held.sent_to, *held.sent));
+    sent.push_back(share(held, now.steps_before, false, held.sent_to, payload));
+    if (!now.overlaps) held.sent = std::move(payload);
+    if (!now.overlaps || !is_late_) held.own = {};
   }
+  is_late_ = is_late_ || now.overlaps;
   return sent;
 }
 
@@ -236,22 +241,36 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(uint64_t step, std::vecto
   return means;
 }
 
-Status SeatAgreement::agree(const std::vector<AgreedShare>& means) {
+// Until the mean of its difference is there. Running statistics are what the replica has seen last.
+Status SeatAgreement::go_on(Held& held) {
+  if (held.weight.is_statistic) return {};
+  held.start.resize(held.agreed.size());
+  replicas::look_ahead(local().terms.outer, held.own, held.momentum, held.agreed, held.start);
+  return state_.write(held.weight.key, tensor_of(held.weight.spec, held.start));
+}
+
+Status SeatAgreement::agree(uint64_t step, const std::vector<AgreedShare>& means) {
   for (const AgreedShare& one : means) {
     Held& held = *find(one.number);
     if (one.replica != owner_of(held)) continue;
     const auto values = one.tensor.as<float>();
     held.mean.assign(values.begin(), values.end());
   }
-  has_differed_ = false;
+  const bool is_late = round(step).overlaps;  // after the round that follows it
+  is_late_ = is_late && round(differed_.value()).overlaps;
+  if (!is_late) differed_.reset();
   for (Held& held : held_) {
-    held.sent.reset();
+    if (!is_late) held.sent.reset();
     WEFT_CHECK(held.mean.size() == held.agreed.size());
     if (held.weight.is_statistic)
       held.agreed = std::move(held.mean);
     else
       replicas::take_outer_step(local().terms.outer, held.mean, held.momentum, held.agreed);
     held.mean = {};
+    if (is_late_) WEFT_TRY_STATUS(go_on(held));
+    if (is_late && !is_ours(held)) held.own = {};
+    if (is_late) continue;
+    held.start = {};
     WEFT_TRY_STATUS(state_.write(held.weight.key, tensor_of(held.weight.spec, held.agreed)));
   }
   return {};
@@ -274,7 +293,8 @@ std::vector<std::pair<StateKey, Tensor>> SeatAgreement::tensors() const {
 Bytes SeatAgreement::bytes() const {
   size_t numbers = 0;
   for (const Held& held : held_)
-    numbers += held.agreed.size() + held.momentum.size() + held.residue.size() + held.return_residue.size();
+    numbers += held.agreed.size() * (local().terms.overlap() && !held.weight.is_statistic ? 2 : 1) +
+               held.momentum.size() + held.residue.size() + held.return_residue.size();
   return {static_cast<int64_t>(numbers * sizeof(float))};
 }
 

@@ -1,6 +1,7 @@
 // How a stage whose replica makes local steps comes to the same weights as the seats of the others: the sums
 // of replicas/agreement.h, each at the seat that owns the tensor. What a seat sends others are owed is kept
-// here; the weights lie in the stage's state, and are the agreed ones between agree() and the next step.
+// here; the weights lie in the stage's state, and are the agreed ones between agree() and the next step, of a
+// round that does not overlap.
 //
 // In host memory: of each tensor the agreed values, and as the terms have it outer momentum and residues.
 #pragma once
@@ -48,7 +49,8 @@ class SeatAgreement {
   // come since.
   Result<Means> take_means(uint64_t step, std::vector<AgreedShare> differences);
   // REQUIRES: the same of means; of others than a tensor's owner nothing is taken.
-  Status agree(const std::vector<AgreedShare>& means);
+  // Of a round that overlaps the next one, after that one's differ().
+  Status agree(uint64_t step, const std::vector<AgreedShare>& means);
   const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
 
   // For a snapshot after agree(), in the order of numbers.
@@ -59,11 +61,15 @@ class SeatAgreement {
   struct Held {
     AgreedWeight weight;
     std::vector<float> agreed, momentum{}, residue{}, return_residue{};
-    std::vector<float> own{};  // until the mean is taken: this replica's difference, as others would read it
+    // Until the mean is taken, and where rounds overlap until the next one has begun: this replica's
+    // difference, as others would read it.
+    std::vector<float> own{};
     // Until the weights are agreed: the same as it was sent, should its owner be lost.
     std::optional<dag::Tensor> sent{};
     uint32_t sent_to = 0;
     std::vector<float> mean{};  // until the weights are agreed: as others read it
+    // What the replica's round began with, where the one before it overlaps it; empty: what was agreed.
+    std::vector<float> start{};
   };
   SeatAgreement(std::shared_ptr<const proto::AssignStage> assignment, State& state)
       : assignment_(std::move(assignment)), state_(state) {}
@@ -72,6 +78,7 @@ class SeatAgreement {
   uint32_t owner_of(const Held& held) const;
   bool is_ours(const Held& held) const { return owner_of(held) == assignment_->seat.replica; }
   Status read_own(Held& held, uint64_t before);
+  Status go_on(Held& held);
   Result<std::vector<SentShare>> send_again(uint64_t before);
   std::optional<replicas::Outlier> find_outlier(const replicas::OuterRound& now,
                                                 const std::vector<AgreedShare>& differences);
@@ -85,7 +92,8 @@ class SeatAgreement {
   std::vector<Held> held_;  // by number
   std::optional<dag::StateKey> not_finite_;
   std::shared_ptr<const replicas::LeftOut> left_out_;
-  bool has_differed_ = false;  // in the round under way
+  std::optional<uint64_t> differed_;  // the last step with differ()
+  bool is_late_ = false;              // a round overlapped the one under way, and is not agreed on
   replicas::NormGuard guard_;
   std::vector<AgreedShare> kept_;  // that had come when means were refused
   replicas::PassScratch scratch_;

@@ -333,7 +333,7 @@ Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submit
   if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
   const uint64_t step = task.key.step;
   if (task.left_out) agreement_->leave_out(task.left_out);
-  if (task.kind == TaskKind::Agree) return agreement_->agree(inputs.agreed);
+  if (task.kind == TaskKind::Agree) return agreement_->agree(step, inputs.agreed);
   if (task.kind == TaskKind::Differ) {
     WEFT_TRY(submitted.agreed, agreement_->differ(step));
   } else {

@@ -10,7 +10,7 @@
 namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
-static_assert(has_fields<replicas::ReplicaTerms, 5>);
+static_assert(has_fields<replicas::ReplicaTerms, 6>);
 static_assert(has_fields<replicas::Inherited, 4>);
 void put(const replicas::Inherited& from, wire::Inherited& to) {
   put_plain(from.sets, *to.mutable_sets());
@@ -54,6 +54,7 @@ void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   to.set_steps(from.steps);
   to.set_begun_after(from.begun_after);
   put_list(from.given_again, *to.mutable_given_again());
+  if (from.terms.overlap()) to.set_settle_every(from.terms.settle_every);
 }
 Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   Reader read("LocalSteps");
@@ -67,6 +68,7 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   to.steps = from.steps();
   to.begun_after = from.begun_after();
   read.list(from.given_again(), to.given_again, replicas::kStepRangesMax, "given_again");
+  to.terms.settle_every = std::max<uint64_t>(1, from.settle_every());
   read.require(is_valid(to), "steps", "these rounds cannot be dealt");
   return read.status();
 }

@@ -151,13 +151,14 @@ std::string described(const Job& job) {
       << job.seed << ' ' << job.trained.size() << job.freeze.size() << static_cast<int>(job.schedule.type)
       << job.schedule.warmup_steps << ' ' << job.schedule.final_fraction << ' ' << job.clip_norm
       << static_cast<int>(job.on_divergence) << job.gradient_ranges << ' ' << job.replicas.count << ' '
-      << job.replicas.every << compress::name(job.replicas.codec) << static_cast<int>(job.replicas.outer.type)
-      << job.replicas.outer.learning_rate << ' ' << job.replicas.outer.momentum << ' ' << job.evaluate_every
-      << ' ' << job.placement.stages.value_or(0) << static_cast<int>(job.placement.equal_bits)
-      << job.placement.strategy << job.placement.exclude.size() << job.placement.pins.size()
-      << job.placement.owner_share_max << ' ' << static_cast<int>(job.compression.policy)
-      << job.compression.codec.has_value() << ' ' << job.compression.ratio << ' '
-      << static_cast<int>(job.compression.values) << static_cast<int>(job.arithmetic);
+      << job.replicas.every << job.replicas.settle_every << compress::name(job.replicas.codec)
+      << static_cast<int>(job.replicas.outer.type) << job.replicas.outer.learning_rate << ' '
+      << job.replicas.outer.momentum << ' ' << job.evaluate_every << ' ' << job.placement.stages.value_or(0)
+      << static_cast<int>(job.placement.equal_bits) << job.placement.strategy << job.placement.exclude.size()
+      << job.placement.pins.size() << job.placement.owner_share_max << ' '
+      << static_cast<int>(job.compression.policy) << job.compression.codec.has_value() << ' '
+      << job.compression.ratio << ' ' << static_cast<int>(job.compression.values)
+      << static_cast<int>(job.arithmetic);
   return out.str();
 }
 

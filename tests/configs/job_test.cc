@@ -139,6 +139,9 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_EQ(local.replicas.every, 30u);
   EXPECT_EQ(compress::name(local.replicas.codec), "topk:0.02:int4");
   EXPECT_EQ(local.replicas.outer, replicas::OuterSpec{});
+  EXPECT_FALSE(local.replicas.overlap());
+  EXPECT_EQ(parsed(kSmall, {"sync={every: 30, overlap: true}"}).replicas.settle_every, 4u);
+  EXPECT_EQ(parsed(kSmall, {"sync={every: 30, overlap: true, settle_every: 9}"}).replicas.settle_every, 9u);
 }
 
 TEST(Job, OptimizerDefaultsArePyTorchs) {

@@ -47,6 +47,16 @@ chosen=$(grep -o 'shares: \[[0-9, ]*\]' "$work/events" | head -n 1)
 terms chosen 2 47 "{every: 6, $chosen, codec: \"topk:0.05:int8\"}"
 same_file "2 replicas with $chosen, as the planner chose" "$work/chosen.local.onnx" "$work/out.onnx"
 
+# Rounds that overlap: an agreement travels while the next one is made.
+terms overlap 2 67 '{every: 3, codec: int8, overlap: true, settle_every: 4}'
+for stages in 1 2; do
+  submit_job "$job" "${run[@]}" --set "placement.stages=$stages" --set "output=$work/out.onnx"
+  finish_job
+  same_file "2 replicas of $stages stages each, whose rounds overlap" "$work/overlap.local.onnx" "$work/out.onnx"
+done
+diff <(tail -n +2 "$work/overlap.local.rounds.jsonl") <(tail -n +2 "$work/out.rounds.jsonl") >&2 || fail "their record is another"
+grep -q '"overlaps":true' "$work/out.rounds.jsonl" || fail "no round overlapped the next one"
+
 # One of four peers with a stage of two replicas is killed; a fifth takes the stage.
 # So many steps that it still runs when there is somebody to be killed, and to be stopped.
 terms kill 2 600 '{every: 6, codec: int8}'
@@ -57,6 +67,16 @@ lose_peer "$(one_of $(active_peers))"
 wait_for_recovery
 finish_job
 same_file "2 replicas of 2 stages, of which one was lost" "$work/kill.local.onnx" "$work/out.onnx"
+
+terms late 2 600 '{every: 6, codec: int8, overlap: true}'
+start_peer f --device cpu:1 --listen 127.0.0.1:0
+submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
+wait_for_step 20
+lose_peer "$(one_of $(active_peers))"
+wait_for_recovery
+finish_job
+same_file "2 replicas of 2 stages whose rounds overlap, of which one was lost" "$work/late.local.onnx" "$work/out.onnx"
+terms kill 2 600 '{every: 6, codec: int8}'
 
 # Stopped after an agreement, gone on with, and finished.
 submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"

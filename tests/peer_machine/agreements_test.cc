@@ -2,6 +2,7 @@
 #include "peer/machine/agreements.h"
 
 #include "dag/op_table.h"
+#include "peer/machine/agreement_turns.h"
 #include "tests/peer_machine/shell.h"
 
 namespace weft::test {
@@ -86,6 +87,62 @@ TEST(Agreements, TakeWhatIsOneRoundAheadAndNothingElse) {
   EXPECT_FALSE(here.come({1, 0}, 5, 24, 0).has_value()) << "two rounds ahead";
   EXPECT_FALSE(here.come({2, 2}, 5, 0, 4).has_value()) << "it is over";
   EXPECT_FALSE(here.come({2, 2}, 5, 7, 0).has_value()) << "no round begins there";
+}
+
+// Rounds of 12 steps, 4 of each replica; each third one settles.
+struct Overlapping : Here {
+  Overlapping() {
+    assign.local->steps.terms.settle_every = 3;
+    agreements = Agreements(shared());
+  }
+  std::shared_ptr<const proto::AssignStage> shared() const {
+    return std::make_shared<const proto::AssignStage>(assign);
+  }
+};
+
+TEST(Agreements, TakeWhatIsOfARoundThatOverlapsTheOneUnderWay) {
+  Overlapping here;
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 6).has_value()) << "of the round before";
+  EXPECT_TRUE(here.come({1, 0}, 5, 12, 6).has_value()) << "of this one";
+  EXPECT_TRUE(here.come({1, 0}, 5, 24, 6).has_value()) << "of the next";
+  EXPECT_FALSE(here.come({2, 2}, 5, 0, 8).has_value()) << "two rounds ago";
+  here.agreements.finish(4);
+  EXPECT_FALSE(here.come({2, 2}, 5, 0, 6).has_value()) << "it is over";
+  EXPECT_EQ(here.agreements.end_of(12, 6), 8u);
+  EXPECT_EQ(here.agreements.end_of(0, 6), std::nullopt);
+  EXPECT_FALSE(here.come({1, 0}, 5, 24, 12).has_value()) << "the third one settled";
+}
+
+TEST(AgreementTurns, GoOnWhileARoundIsAgreedOn) {
+  Overlapping here;
+  peer::AgreementTurns turns(here.shared(), here.agreements);
+  const auto expect = [&](uint64_t at, peer::TaskKind kind, uint64_t of, bool ends) {
+    const auto task = turns.next(at);
+    ASSERT_TRUE(task.has_value());
+    EXPECT_EQ(task->kind, kind);
+    EXPECT_EQ(task->key.step, of);
+    EXPECT_EQ(task->ends_round, ends);
+  };
+  EXPECT_EQ(turns.next_mean(), std::nullopt);
+  expect(4, peer::TaskKind::Differ, 4, true);  // and the next round begins
+  EXPECT_EQ(turns.next_mean(), std::nullopt) << "the others' differences have not come";
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 5).has_value() && here.come({2, 2}, 5, 0, 5).has_value());
+  EXPECT_EQ(turns.next_mean().value().key.step, 4u);
+  EXPECT_EQ(turns.next_mean(), std::nullopt) << "once";
+  expect(8, peer::TaskKind::Differ, 8, false);
+  EXPECT_EQ(turns.next(8), std::nullopt) << "the mean that another takes has not come";
+  EXPECT_TRUE(here.come({3, 2}, 9, 0, 7).has_value());
+  expect(8, peer::TaskKind::Agree, 4, true);
+  here.agreements.finish(4);
+  EXPECT_EQ(turns.next(12), std::nullopt) << "what goes out next waits for what came before";
+  EXPECT_TRUE(here.come({1, 0}, 5, 12, 11).has_value() && here.come({2, 2}, 5, 12, 11).has_value() &&
+              here.come({3, 2}, 9, 12, 11).has_value() && here.come({1, 0}, 5, 24, 11).has_value() &&
+              here.come({2, 2}, 5, 24, 11).has_value() && here.come({3, 2}, 9, 24, 11).has_value());
+  expect(12, peer::TaskKind::Mean, 8, false);
+  expect(12, peer::TaskKind::Differ, 12, false);
+  expect(12, peer::TaskKind::Agree, 8, false);
+  expect(12, peer::TaskKind::Mean, 12, false);
+  expect(12, peer::TaskKind::Agree, 12, true);  // all have the same weights
 }
 
 TEST(Agreements, RefuseWhatIsNotTheAssignments) {

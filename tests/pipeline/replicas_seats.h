@@ -54,10 +54,12 @@ struct Case {
   replicas::OuterType outer = replicas::OuterType::Nesterov;
   double clip_norm = 0;
   std::vector<uint64_t> shares{};
+  uint64_t settle_every = 1;
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ", " << c.replicas << " replicas every " << c.every << " of " << c.steps << ", "
-             << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares");
+             << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares")
+             << ", settle every " << c.settle_every;
 }
 
 inline configs::Job job_of(const Case& of) {
@@ -73,6 +75,7 @@ inline configs::Job job_of(const Case& of) {
   job.replicas = {.count = of.replicas, .every = of.every, .codec = compress::parse(of.codec).value()};
   job.replicas.outer.type = of.outer;
   job.replicas.shares = of.shares;
+  job.replicas.settle_every = of.settle_every;
   return job;
 }
 
@@ -424,7 +427,7 @@ class Seats {
     queues_["link " + to_string(from) + " to " + to_string(to)].push_back(
         [this, from, to, header, tensor, is_wrong] {
           if (seats_.at(to).machine->is_left_out(from)) return;  // as the peer passes over what still comes
-          if (is_wrong && !std::isfinite(lie_->times)) {  // as the link finds it
+          if (is_wrong && !std::isfinite(lie_->times)) {         // as the link finds it
             EXPECT_TRUE(seats_.at(to).machine->refuse_not_finite(from, header.step));
             return;
           }

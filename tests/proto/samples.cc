@@ -97,6 +97,7 @@ class Maker {
     else
       to.terms.shares.front() = to.terms.every;
     if (chance()) to.terms.codec = *compress::parse("topk:0.02:int4");
+    if (chance()) to.terms.settle_every = 1 + small();
     pick(to.terms.outer.type, replicas::OuterType::Nesterov);
     to.terms.outer.learning_rate = rng_.normal();
     to.terms.outer.momentum = rng_.normal();

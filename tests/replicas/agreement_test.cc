@@ -128,6 +128,26 @@ TEST(OuterStep, TheAverageIsAdded) {
   EXPECT_EQ(weights, (std::vector<float>{0.5f, -1.75f}));
 }
 
+// On average replicas go on from where the mean of what they learnt puts them.
+TEST(LookAhead, IsTheOuterStepOnAverage) {
+  for (const OuterType type : {OuterType::Average, OuterType::Nesterov}) {
+    const OuterSpec outer{.type = type};
+    const std::vector<float> a = normal(50, 1), b = normal(50, 2), agreed = normal(50, 3);
+    std::vector<float> momentum = type == OuterType::Nesterov ? normal(50, 4) : std::vector<float>{};
+    std::vector<float> of_a(50), of_b(50), mean(50), together = agreed;
+    const std::vector<float> before = momentum;
+    look_ahead(outer, a, momentum, agreed, of_a);
+    look_ahead(outer, b, momentum, agreed, of_b);
+    EXPECT_EQ(momentum, before) << "it is nobody's own";
+    for (size_t i = 0; i < 50; ++i) mean[i] = (a[i] + b[i]) / 2;
+    take_outer_step(outer, mean, momentum, together);
+    for (size_t i = 0; i < 50; ++i) EXPECT_NEAR((of_a[i] + of_b[i]) / 2, together[i], 1e-5);
+    std::vector<float> alone = agreed, passed = before;
+    take_outer_step(outer, a, passed, alone);
+    EXPECT_EQ(of_a, alone) << "of one replica it is that step";
+  }
+}
+
 TEST(Draws, NoTwoEncodingsOfARoundHaveTheSame) {
   EXPECT_NE(draw_of(1, 0, 0, 0), draw_of(1, 0, 1, 0));
   EXPECT_NE(draw_of(1, 0, 0, 0), draw_of(1, 0, 0, 1));

@@ -31,6 +31,27 @@ TEST(LocalSteps, TwoReplicasEveryThreeSteps) {
   EXPECT_TRUE(agrees_after(run, 3) && agrees_after(run, 5) && !agrees_after(run, 4));
 }
 
+TEST(LocalSteps, AgreeAfterTheRoundsThatOverlapNone) {
+  LocalSteps run = local(2, 3, 40, 6);  // rounds of 6 steps: to 12, 18, 24 (settles), 30, 36 (settles), 40
+  run.terms.settle_every = 2;
+  EXPECT_EQ(last_inner_step(run), 6u + 5 * 3 + 2);
+  std::vector<uint64_t> ends, agreed;
+  for (uint64_t inner = 6; inner <= last_inner_step(run); ++inner) {
+    if (ends_round(run, inner)) ends.push_back(inner);
+    if (agrees_after(run, inner)) agreed.push_back(inner);
+    EXPECT_EQ(next_end(run, inner) == inner, ends_round(run, inner));
+    EXPECT_EQ(next_agreement(run, inner) == inner, agrees_after(run, inner));
+    if (inner == 6) continue;
+    EXPECT_EQ(round_of(run, inner).overlaps, !agrees_after(run, next_end(run, inner))) << inner;
+  }
+  EXPECT_EQ(ends, (std::vector<uint64_t>{6, 9, 12, 15, 18, 21, 23}));
+  EXPECT_EQ(agreed, (std::vector<uint64_t>{6, 9, 15, 21, 23}));
+  EXPECT_EQ(next_agreement(run, 10), 15u);
+  EXPECT_EQ(agreement_before(run, 15), 9u);
+  EXPECT_EQ(agreement_before(run, 11), 9u);
+  EXPECT_EQ(agreement_before(run, 7), 6u);
+}
+
 TEST(LocalSteps, GoesOnFromWhereARunWas) {
   const LocalSteps run = local(2, 3, 20, 11);
   EXPECT_EQ(own_step(run, 0, 12), (OwnStep{12, 12}));

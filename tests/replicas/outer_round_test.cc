@@ -66,6 +66,21 @@ TEST(OuterRound, EveryStepOfARunBelongsToOneReplicaOnce) {
   }
 }
 
+// Rounds of 8 steps, of which each third one settles; the last does, and one that is cut.
+TEST(OuterRound, OverlapsTheNextOneUnlessAllAreToHaveTheSameWeights) {
+  const ReplicaTerms terms{.count = 2, .every = 4, .settle_every = 3};
+  std::vector<bool> overlaps;
+  for (uint64_t before = 0; before < 60; before += 8)
+    overlaps.push_back(next_round(terms, before, 60).overlaps);
+  EXPECT_EQ(overlaps, (std::vector<bool>{true, true, false, true, true, false, true, false}));
+  EXPECT_FALSE(next_round(terms, 56, 64).overlaps) << "the last one, though it is whole";
+  EXPECT_FALSE(next_round(terms, 20, 60).overlaps) << "24 steps are reached in it, wherever a run began";
+  EXPECT_FALSE(next_round({.count = 2, .every = 4}, 0, 60).overlaps);
+  EXPECT_FALSE(cut_after(next_round(terms, 0, 60), 7).overlaps);
+  EXPECT_TRUE(cut_after(next_round(terms, 0, 60), 8).overlaps);
+  EXPECT_FALSE(leave_out(next_round(terms, 0, 60), {1}).round.overlaps);
+}
+
 TEST(OuterRound, ACutOneKeepsWhatWasDone) {
   const OuterRound round{.steps_before = 10, .steps = {3, 4, 5}, .side_by_side = 3};
   EXPECT_EQ(cut_after(round, 15), (OuterRound{.steps_before = 10, .steps = {3, 2, 0}, .side_by_side = 3}));

@@ -34,6 +34,8 @@ std::unique_ptr<peer::Backend> one_cpu(int threads = 1) {
 
 constexpr const char* kSgd = "optimizer={type: sgd, learning_rate: 0.05}";
 constexpr const char* kCompressed = "sync={every: 3, codec: \"topk:0.05:int4\"}";
+constexpr const char* kOverlapping =
+    "sync={every: 2, codec: \"topk:0.1:int8\", overlap: true, settle_every: 3}";
 constexpr const char* kShares = "sync={every: 4, shares: [2, 4], codec: \"topk:0.1:int8\"}";
 
 class Replicas : public testing::Test {
@@ -54,6 +56,7 @@ class Replicas : public testing::Test {
     std::vector<train::AgreementEvent> agreements;
     std::vector<train::StepEvent> steps;
     std::vector<std::string> warnings;
+    std::vector<uint64_t> checkpoints;  // after which steps
   };
   // `stop_in`: the step in which it is asked to stop; 0: never.
   static Run run(const configs::Job& job, train::TrainOptions options = {}, uint64_t stop_in = 0,
@@ -64,6 +67,8 @@ class Replicas : public testing::Test {
     const auto backend = one_cpu(threads);
     const auto result = train::train(job, *backend, options, [&](const train::Event& event) {
       if (const auto* agreed = std::get_if<train::AgreementEvent>(&event)) run.agreements.push_back(*agreed);
+      if (const auto* kept = std::get_if<train::CheckpointEvent>(&event))
+        run.checkpoints.push_back(kept->after_step);
       if (const auto* start = std::get_if<train::StartEvent>(&event)) run.warnings = start->warnings;
       if (const auto* step = std::get_if<train::StepEvent>(&event)) {
         run.steps.push_back(*step);
@@ -176,10 +181,10 @@ TEST_F(Replicas, GoOnFromACheckpointToTheSameBytes) {
 
 // A stop ends the round early: nothing is lost, and the record says what was.
 TEST_F(Replicas, AreStoppedAtAnyStepAndTheirRecordMakesTheBytesAgain) {
-  for (const uint64_t stop_in : {1, 4, 5, 6, 8, 10}) {
+  for (const uint64_t stop_in : {1, 4, 5, 6, 7, 8, 10, 11}) {
     SCOPED_TRACE(stop_in);
     const std::string name = "stopped" + std::to_string(stop_in) + ".onnx";
-    const char* sync = stop_in % 2 == 0 ? kShares : kCompressed;
+    const char* sync = stop_in % 2 == 0 ? kShares : stop_in < 5 ? kCompressed : kOverlapping;
     const auto stops = job("gpt3", {"steps=13", "replicas=2", sync}, name);
     EXPECT_TRUE(run(stops, {}, stop_in).bytes.empty());
     const Run rest = run(stops, {.resume = train::checkpoint_folder(stops)});
@@ -190,6 +195,32 @@ TEST_F(Replicas, AreStoppedAtAnyStepAndTheirRecordMakesTheBytesAgain) {
     EXPECT_TRUE(rest.bytes == run(again, {.resume = {}, .replay = record}).bytes);
     EXPECT_EQ(test::read_file(record), test::read_file(train::record_file(again)));
   }
+}
+
+// It goes on from where the mean of its own difference alone will put it.
+TEST_F(Replicas, OneWhoseRoundsOverlapIsOneThatWaitsForThem) {
+  for (const char* outer : {"nesterov", "average"}) {
+    const std::string every = std::string("every: 2, outer: {type: ") + outer + "}";
+    const auto waits = job("gpt3", {"steps=13", "sync={" + every + "}"}, "waits.onnx");
+    const auto overlaps = job("gpt3", {"steps=13", "sync={" + every + ", overlap: true}"}, "overlaps.onnx");
+    EXPECT_TRUE(run(waits).bytes == run(overlaps).bytes) << outer;
+  }
+}
+
+// Evaluations and checkpoints are of weights that all have.
+TEST_F(Replicas, WhoseRoundsOverlapAreLookedAtWhereTheyHaveTheSameWeights) {
+  const auto two = job("gpt3", {"steps=26", "replicas=2", kOverlapping, "checkpoint={steps: 5}"}, "two.onnx");
+  const Run whole = run(two);
+  EXPECT_EQ(whole.agreements.size(), 7u);
+  const auto record = storage::read_outer_record(train::record_file(two));
+  ASSERT_TRUE(record.has_value()) << record.error().message;
+  std::vector<bool> overlaps;
+  for (const OuterRound& round : record->rounds) overlaps.push_back(round.overlaps);
+  EXPECT_EQ(overlaps, (std::vector<bool>{true, true, false, true, true, false, false}));
+  EXPECT_EQ(whole.checkpoints, (std::vector<uint64_t>{12, 24, 26}));
+  EXPECT_FALSE(
+      whole.bytes ==
+      run(job("gpt3", {"steps=26", "replicas=2", "sync={every: 2, codec: int8}"}, "other.onnx")).bytes);
 }
 
 TEST_F(Replicas, SkipWhatIsNotFiniteEachWithItsOwnCountOfUpdates) {

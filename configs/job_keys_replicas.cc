@@ -1,0 +1,91 @@
+#include "configs/job_keys.h"
+
+namespace weft::configs {
+namespace {
+
+constexpr JobKey kReplicas[] = {
+    {.path = "replicas",
+     .meaning =
+         "How many copies of the model learn side by side, each from samples of its own. With `auto`, or a "
+         "map of `min` and `max`, a run has as many as pay of the peers that are there: it grows when others "
+         "join and goes on with fewer when some leave. What is learned then depends on who was there; the "
+         "record `trained.rounds.jsonl` says it. With `sync: step` it does not: there are as many as pay, "
+         "and a "
+         "number says how many at most.",
+     .example = "replicas: 4\nsync: {every: 30}",
+     .otherwise = "1",
+     .takes = "a whole number from 1 to 1024, `auto`, or a map with `min` and `max`"},
+    {.path = "replicas.min",
+     .meaning = "How many there are at least: the run waits for them. `weft local` computes these.",
+     .example = "replicas: {min: 2}\nsync: {every: 30}",
+     .otherwise = "1"},
+    {.path = "replicas.max",
+     .meaning = "How many there are at most.",
+     .example = "replicas: {min: 2, max: 8}\nsync: {every: 30}",
+     .otherwise = "1024"},
+    {.path = "sync",
+     .meaning = "When replicas come to the same weights. With `step` each computes a part of every step, and "
+                "they add "
+                "up its gradients: the bytes of one machine. With `every` each makes steps of `batch_size` "
+                "samples alone, with the job's "
+                "optimizer, and all agree now and then; `steps` are those of all of them together. "
+                "[design/replicas.md](design/replicas.md) says what is computed.",
+     .example = "sync: {every: 10}",
+     .otherwise = "step",
+     .takes = "`step`, or a map with `every`"},
+    {.path = "sync.every",
+     .meaning = "How many steps a replica makes alone before all agree.",
+     .example = "replicas: 2\nsync: {every: 100}"},
+    {.path = "sync.shares",
+     .meaning =
+         "How many steps of a round each replica makes; the largest number is `every`. A replica on slower "
+         "machines then makes fewer, and its difference counts for fewer. With `auto` the broker takes what "
+         "each can make in the time of the fastest, and says it; a job that names these shares gets the same "
+         "bytes. For `weft local` all are equally fast.",
+     .example = "replicas: 2\nsync: {every: 30, shares: [30, 10]}",
+     .otherwise_words = "`every`, for each",
+     .takes = "`auto`, or one number a replica"},
+    {.path = "sync.codec",
+     .meaning =
+         "How a replica's difference to the weights agreed last is written, and the mean of all of them. "
+         "What a codec leaves out is added to the next difference.",
+     .example = "replicas: 2\nsync: {every: 30, codec: \"topk:0.02:int4\"}",
+     .otherwise = "dense",
+     .takes = "a codec, as `dense`, `int4` or `topk:0.02:int4`"},
+    {.path = "sync.overlap",
+     .meaning =
+         "Whether an agreement travels while the next round is made, and is taken at that one's end: no "
+         "replica waits for its line. Other bytes come of it. A lost peer costs everybody the steps "
+         "since all had the same weights.",
+     .example = "replicas: 2\nsync: {every: 30, codec: int4, overlap: true}",
+     .otherwise = "false"},
+    {.path = "sync.settle_every",
+     .meaning =
+         "With `overlap`: after so many rounds all wait for their agreement, and have the same weights. "
+         "Evaluations, checkpoints and a stop wait for that.",
+     .example = "replicas: 2\nsync: {every: 30, overlap: true, settle_every: 8}",
+     .otherwise = "4"},
+    {.path = "sync.outer",
+     .meaning = "What becomes of that mean.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {type: average}}",
+     .otherwise_words = "`nesterov`"},
+    {.path = "sync.outer.type",
+     .meaning = "`average` adds the mean to the weights; `nesterov` takes it as the gradient of a step with "
+                "momentum, as DiLoCo does.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {type: average}}",
+     .otherwise = "nesterov"},
+    {.path = "sync.outer.learning_rate",
+     .meaning = "The learning rate of `nesterov`.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {learning_rate: 0.5}}",
+     .otherwise = "0.7"},
+    {.path = "sync.outer.momentum",
+     .meaning = "The momentum of `nesterov`, below 1.",
+     .example = "replicas: 2\nsync: {every: 30, outer: {momentum: 0.8}}",
+     .otherwise = "0.9"},
+};
+
+}  // namespace
+
+std::span<const JobKey> replica_job_keys() { return kReplicas; }
+
+}  // namespace weft::configs
