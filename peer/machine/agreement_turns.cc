@@ -29,7 +29,7 @@ std::optional<Task> AgreementTurns::next(uint64_t step) {
   if (is_taking_means_) return std::nullopt;
   if (overlapped_ && !overlapped_->has_means) return next_mean();
   if (!last_) {
-    const Task differ = make(TaskKind::Differ, step);
+    Task differ = make(TaskKind::Differ, step);
     last_ = TaskKind::Differ;
     if (overlapped_ || !overlaps(step)) return differ;
     overlapped_ = Overlapped{step};
@@ -37,7 +37,7 @@ std::optional<Task> AgreementTurns::next(uint64_t step) {
   }
   if (overlapped_) {
     if (!agreements_.are_means_there(overlapped_->step)) return std::nullopt;
-    const Task agree = make(TaskKind::Agree, std::exchange(overlapped_, std::nullopt)->step);
+    Task agree = make(TaskKind::Agree, std::exchange(overlapped_, std::nullopt)->step);
     if (!overlaps(step)) return agree;
     overlapped_ = Overlapped{step};
     return end_round(agree);
