@@ -40,6 +40,7 @@ class Follower {
       while (auto message = client.take()) {
         if (const auto* event = std::get_if<proto::JobEvent>(&*message)) {
           on_event(*event);
+          if (options_.ends_planned && event->kind == proto::JobEventKind::Plan) return {};
         } else if (auto* status = std::get_if<proto::JobStatus>(&*message)) {
           asked = false;
           on_status(std::move(*status));

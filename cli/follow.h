@@ -15,8 +15,9 @@
 namespace weft::cli {
 
 struct FollowOptions {
-  bool follow = true;        // false: only what has happened
-  bool ends_unread = false;  // whoever reads what is shown may go: then this ends, too
+  bool follow = true;         // false: only what has happened
+  bool ends_planned = false;  // with the first plan
+  bool ends_unread = false;   // whoever reads what is shown may go: then this ends, too
   Duration status_every{};  // how often the state of stages and links is asked for and shown, behind the last
                             // step at least once a second; zero: never
 };

@@ -11,6 +11,7 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/fetched_record.h"
 #include "cli/follow.h"
 #include "cli/heard_options.h"
 #include "cli/job_table.h"
@@ -21,6 +22,7 @@
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/stage_watch.h"
 #include "cli/temporary_folder.h"
@@ -227,6 +229,9 @@ Result<int> run_fetch(const JobOptions& options) {
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
     if (!options.json() && !written.adapter.empty()) fmt::print("adapters: {}\n", written.adapter.string());
+    WEFT_TRY(const RecordWritten record, write_fetched_record(*session, result, options.output));
+    if (!options.json() && !record.path.empty()) fmt::print("rounds: {}\n", record.path.string());
+    if (!record.why_none.empty()) say(stderr, "note: no record of rounds is written: {}\n", record.why_none);
   }
   const auto report = options.json() ? make_json_report(stdout) : make_text_report(stdout, {});
   report->about(options.job);

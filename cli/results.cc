@@ -11,6 +11,7 @@
 #include "storage/files.h"
 #include "storage/package.h"
 #include "train/adapter_files.h"
+#include "train/outer_record.h"
 #include "train/weights_file.h"
 
 namespace weft::cli {
@@ -47,17 +48,23 @@ Status read_blob(const storage::BlobStore& store, const Digest& sha256, const on
   return {};
 }
 
-// Those of the job, which travelled with its model.
-Result<train::Adapters> adapters_of(const proto::JobResult& result) {
+// What travelled with the job's model.
+std::optional<std::string> text_beside(const proto::JobResult& result, std::string_view path) {
   for (const proto::PackedFile& file : result.model) {
-    if (file.path != train::kTravellingAdapters) continue;
-    std::string json;
-    for (const proto::FilePiece& piece : file.pieces) json += piece.bytes;
-    auto adapters = train::parse_adapters(json);
-    if (!adapters) return fail(wrong(adapters.error().message));
-    return adapters;
+    if (file.path != path) continue;
+    std::string text;
+    for (const proto::FilePiece& piece : file.pieces) text += piece.bytes;
+    return text;
   }
-  return train::Adapters();
+  return std::nullopt;
+}
+
+Result<train::Adapters> adapters_of(const proto::JobResult& result) {
+  const auto json = text_beside(result, train::kTravellingAdapters);
+  if (!json) return train::Adapters();
+  auto adapters = train::parse_adapters(*json);
+  if (!adapters) return fail(wrong(adapters.error().message));
+  return adapters;
 }
 
 }  // namespace
@@ -107,6 +114,14 @@ Status write_also(const proto::JobResult& result, const fs::path& trained, const
   WEFT_TRY(const size_t count, train::write_weights(trained, learnt, weights));
   say(stderr, "wrote {} with {} tensors\n", weights.string(), count);
   return {};
+}
+
+Result<std::optional<storage::OuterRecord>> record_of(const proto::JobResult& result) {
+  const auto text = text_beside(result, train::kTravellingRecord);
+  if (!text) return std::optional<storage::OuterRecord>();
+  auto record = storage::parse_outer_record(*text, std::string(train::kTravellingRecord));
+  if (!record) return fail(wrong(record.error().message));
+  return std::optional(*std::move(record));
 }
 
 Result<fs::path> fetch_model(Client& client, const proto::JobResult& result, const fs::path& folder) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "dag/onnx/export.h"
 #include "data/npz_writer.h"
 #include "proto/messages.h"
+#include "storage/outer_record.h"
 
 namespace weft::cli {
 
@@ -35,6 +37,10 @@ std::vector<std::string> merged_types();  // that it takes
 // (train/weights_file.h), and says so.
 Status write_also(const proto::JobResult& result, const std::filesystem::path& trained,
                   const std::filesystem::path& weights);
+
+// Which run the record of its rounds is of, which travelled with the submitted model: of local steps, and not
+// where an earlier version submitted it.
+Result<std::optional<storage::OuterRecord>> record_of(const proto::JobResult& result);
 
 // Puts the submitted model together in `folder`, with what it keeps outside beside it, and says where it is.
 // NotFound when the result has none.

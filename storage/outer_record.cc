@@ -169,9 +169,19 @@ Error disk_error(const std::filesystem::path& path) {
 
 Result<OuterRecord> read_outer_record(const std::filesystem::path& path) {
   WEFT_TRY(const std::string all, read_text(path, kOuterRecordSizeMax));
+  return parse_outer_record(all, path.string());
+}
+
+std::string to_text(const OuterRecord& record) {
+  std::string all = heading_of(record);
+  for (const OuterRound& round : record.rounds) all += line_of(round);
+  return all;
+}
+
+Result<OuterRecord> parse_outer_record(const std::string& all, const std::string& name) {
   const auto damaged = [&](size_t line, const char* what) {
     return fail(ErrorCode::Corrupted,
-                path.string() + ":" + std::to_string(line) + ": not a record of rounds: " + what);
+                name + ":" + std::to_string(line) + ": not a record of rounds: " + what);
   };
   std::optional<OuterRecord> record;
   std::istringstream in(all);
@@ -196,8 +206,7 @@ OuterRecordWriter::~OuterRecordWriter() {
 }
 
 Status OuterRecordWriter::begin(const std::filesystem::path& path, const OuterRecord& record) {
-  std::string all = heading_of(record);
-  for (const OuterRound& round : record.rounds) all += line_of(round);
+  const std::string all = to_text(record);
   Files files;
   WEFT_TRY_STATUS(files.write_atomic(path, std::as_bytes(std::span(all))));
   path_ = path;

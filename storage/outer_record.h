@@ -35,6 +35,10 @@ inline constexpr uint64_t kOuterRecordSizeMax = uint64_t{256} << 20;  // bytes
 // half of one.
 Result<OuterRecord> read_outer_record(const std::filesystem::path& path);
 
+// The file's text, and back. `name` is whose errors speak of.
+std::string to_text(const OuterRecord& record);
+Result<OuterRecord> parse_outer_record(const std::string& text, const std::string& name);
+
 // Writes a record as its run goes on. One thread.
 class OuterRecordWriter {
  public:

@@ -59,9 +59,11 @@ storage::OuterRecord record_of(const configs::Job& job, const std::vector<replic
   return record;
 }
 
-std::filesystem::path record_file(const configs::Job& job) {
-  return std::filesystem::path(job.output).replace_extension(".rounds.jsonl");
+std::filesystem::path record_file(const std::filesystem::path& output) {
+  return std::filesystem::path(output).replace_extension(".rounds.jsonl");
 }
+
+std::filesystem::path record_file(const configs::Job& job) { return record_file(job.output); }
 
 Result<storage::OuterRecord> read_record_of(const std::filesystem::path& path, const configs::Job& job,
                                             const std::string& graph_hash, uint64_t steps) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -23,7 +24,11 @@ storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash);
 storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::Begun>& plans,
                                uint64_t made);
 // Beside its output, trained.rounds.jsonl for trained.onnx.
+std::filesystem::path record_file(const std::filesystem::path& output);
 std::filesystem::path record_file(const configs::Job& job);
+// Of a record without rounds that travels with a submitted model whose replicas make local steps: whoever
+// fetches what was learnt has no other word of the job, and makes the record of it.
+inline constexpr std::string_view kTravellingRecord = "model/weft-rounds.jsonl";
 // The record of a run of that job, `steps` long at least. InvalidArgument, naming the file: of another run.
 Result<storage::OuterRecord> read_record_of(const std::filesystem::path& path, const configs::Job& job,
                                             const std::string& graph_hash, uint64_t steps);

@@ -18,6 +18,7 @@
 #include "train/data_check.h"
 #include "train/decoder.h"
 #include "train/loss_warnings.h"
+#include "train/outer_record.h"
 #include "train/outputs.h"
 #include "train/plan_request.h"
 #include "train/prepare.h"
@@ -442,6 +443,9 @@ Result<ReadyJob> ready_job(const OpenedJob& opened, const ResumeOptions& resume)
   }
   if (!checked.main.adapters.empty())
     add_text_file(std::string(kTravellingAdapters), to_json(checked.main.adapters), ready.submission);
+  if (job.replicas.are_local())
+    add_text_file(std::string(kTravellingRecord), storage::to_text(record_of(job, std::string())),
+                  ready.submission);
   WEFT_TRY(ready.start, look_at_data(std::move(checked)));
   const onnx::RoleOptions asked{
       .train = job.trained, .freeze = job.freeze, .spare = job.spared, .read = values_read(job.losses)};

@@ -3,6 +3,7 @@
 
 #include "cli/device.h"
 #include "cli/exit_codes.h"
+#include "cli/fetched_record.h"
 #include "cli/quantities.h"
 #include "cli/results.h"
 
@@ -133,6 +134,27 @@ TEST(Predictions, ThatAreNotWholeAreRefused) {
   auto scalar = predictions();
   for (auto& report : scalar.predictions) report.outputs[0].spec.shape = {};
   EXPECT_EQ(arrange_predictions(scalar, {}).error().code, ErrorCode::Unsupported);
+}
+
+TEST(FetchedRecord, IsOfThePlansUpToWhatWasLearntOrSaysWhyThereIsNone) {
+  replicas::LocalSteps first{.terms = {.count = 2, .every = 5}, .steps = 40}, then = first;
+  then.terms.count = 3;
+  then.begun_after = 10;
+  storage::OuterRecord heading;
+  heading.seed = 7;
+  const FetchedRecord fetched = fetched_record(heading, {{first}, {then}}, 25);
+  ASSERT_TRUE(fetched.record.has_value());
+  EXPECT_EQ(fetched.record->seed, 7u);
+  ASSERT_EQ(fetched.record->rounds.size(), 2u);
+  EXPECT_EQ(fetched.record->rounds[1].steps, (std::vector<uint64_t>{5, 5, 5}));
+  EXPECT_EQ(fetched.why_none, "");
+
+  const FetchedRecord nothing = fetched_record({}, {}, 25), old_job = fetched_record({}, {{first}}, 25),
+                      no_plans = fetched_record(heading, {}, 25);
+  EXPECT_FALSE(nothing.record || old_job.record || no_plans.record);
+  EXPECT_EQ(nothing.why_none, "") << "no replicas of it make local steps";
+  EXPECT_NE(old_job.why_none.find("earlier version"), std::string::npos) << old_job.why_none;
+  EXPECT_NE(no_plans.why_none.find("broker"), std::string::npos) << no_plans.why_none;
 }
 
 }  // namespace

@@ -200,7 +200,10 @@ stop_job() {  # stop_job FILE
   finish_job
   [ "$RESULT" = stopped ] || fail "the job ended otherwise: $LINE"
   STEPS=$(field steps <<<"$LINE")
+  local record=${1%.onnx}.rounds.jsonl
+  [ ! -e "$record" ] || mv "$record" "$work/submitted.rounds.jsonl"
   "$weft" fetch "$job_number" -o "$1" >/dev/null
+  [ ! -e "$work/submitted.rounds.jsonl" ] || same_file "the record that submit wrote, and fetch" "$work/submitted.rounds.jsonl" "$record"
 }
 # How many steps the record of a run's rounds has.
 steps_of_record() {  # steps_of_record FILE

@@ -11,6 +11,7 @@
 #include "tests/support/photos.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
+#include "train/outer_record.h"
 
 namespace weft {
 namespace {
@@ -217,6 +218,29 @@ TEST_F(Submission, TheOutputIsNotPartOfWhatTravels) {
   EXPECT_EQ(pack(opened).job.find("secret-name"), std::string::npos);
   EXPECT_EQ(pack(opened).job.find(scratch_.folder().string()), std::string::npos)
       << "no path of this machine travels";
+}
+
+// Whoever fetches the result, elsewhere and later, has no other word of the job.
+TEST_F(Submission, WhichRunARecordOfRoundsIsOfTravelsWithTheModelOfLocalSteps) {
+  const auto file = unpack_case("gpt3");
+  const auto travelling = [&](const train::OpenedJob& opened) {
+    std::string text;
+    for (const auto& travels : pack(opened).files)
+      if (travels.path == train::kTravellingRecord)
+        for (const auto& piece : travels.pieces)
+          text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    return text;
+  };
+  EXPECT_EQ(travelling(open(file)), "");
+  const std::vector<std::string> grows{"replicas=auto", "sync={every: 5, shares: auto}", "seed=7"};
+  for (const auto& sets : {std::vector<std::string>{"replicas=3", "sync={every: 5}"}, grows}) {
+    const auto opened = open(file, sets);
+    const replicas::LocalSteps plan{.terms = opened.job.replicas, .steps = 40};
+    auto record = storage::parse_outer_record(travelling(opened), "what travels");
+    ASSERT_TRUE(record.has_value()) << record.error().message;
+    record->rounds = replicas::rounds_of({{plan}}, 30);
+    EXPECT_EQ(storage::to_text(*record), storage::to_text(train::record_of(opened.job, {{plan}}, 30)));
+  }
 }
 
 TEST_F(Submission, ChecksFindWhatTrainingWouldFind) {
