@@ -59,13 +59,23 @@ struct Numbers {
   float at(int64_t row, int64_t column) const {
     return source[static_cast<size_t>(part.turned ? column * part.rows + row : row * part.columns + column)];
   }
-  // The scale of the block that begins there, as it will be read.
+  // The scale of the block that begins there, as it will be read. Where the numbers are whole steps of as
+  // many to either side, as Q8_0 has them, they stay what they are.
   float step(int64_t row, int64_t begin) const {
     float most = 0;
     for (int64_t c = begin; c < begin + part.block; ++c)
       if (std::abs(at(row, c)) > std::abs(most)) most = at(row, c);
-    const std::vector<double> exact{double{most} / -middle()};
-    return static_cast<float>(to_doubles(dag::from_doubles({scale, {1}}, exact))[0]);
+    const float even = as_read(std::abs(double{most}) / (middle() - 1));
+    return are_steps(even, row, begin) ? even : as_read(double{most} / -middle());
+  }
+  float as_read(double exact) const {
+    return static_cast<float>(to_doubles(dag::from_doubles({scale, {1}}, {&exact, 1}))[0]);
+  }
+  bool are_steps(float step, int64_t row, int64_t begin) const {
+    if (step == 0) return false;
+    for (int64_t c = begin; c < begin + part.block; ++c)
+      if (static_cast<float>(rounded_to(step, at(row, c)) - middle()) * step != at(row, c)) return false;
+    return true;
   }
   uint8_t rounded_to(float step, float number) const {
     const auto zero = static_cast<float>(middle());

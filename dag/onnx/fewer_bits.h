@@ -31,8 +31,8 @@ struct WrittenBits {
 // Writes the model so: the matrices that MatMul and Gemm multiply with as MatMulNBits of com.microsoft has
 // them, those whose rows Gather takes as GatherBlockQuantized, BF16 with a Cast behind it. A number becomes
 // the nearest of 16 or 256 steps of its block's scale, which is the number of largest magnitude over -8 or
-// -128. One that is read otherwise is as it was. One matrix is held at a time. Errors: what reading and
-// writing say.
+// -128; its magnitude over 7 or 127 where all are whole steps of that already. One that is read otherwise is
+// as it was. One matrix is held at a time. Errors: what reading and writing say.
 Result<WrittenBits> write_in_fewer_bits(const OnnxModel& model, const FewerBits& how,
                                         const std::filesystem::path& output);
 

@@ -105,7 +105,7 @@ for other in ("square-float", "square-init"):
     assert apart("square", other) < 0.1 * learnt, other
 PY
 
-# Weights of four bits that llama.cpp's file has: in blocks of as many numbers they are what they were.
+# Weights of four bits and of eight that llama.cpp's files have: in blocks of as many numbers they are what they were.
 /usr/bin/python3 bench/adapters/make_gpt.py "$work/gguf" --published --layers 1 --width 64 --heads 2 --vocabulary 256 --length 32 --batch 8 --steps 6
 /usr/bin/python3 - "$work/gguf" <<'PY'
 import pathlib, random, sys
@@ -113,13 +113,18 @@ sys.path.insert(0, "tests/e2e")
 import tensor_file
 folder = pathlib.Path(sys.argv[1])
 published = tensor_file.read(folder / "published/model.safetensors")
-(folder / "model.gguf").write_bytes(tensor_file.gguf(published, random.Random(4)))
+for block in (tensor_file.q4_0, tensor_file.q8_0):
+    (folder / f"{block.__name__}.gguf").write_bytes(tensor_file.gguf(published, random.Random(4), block))
 PY
-for store in float32 int4; do
-  local_run "gguf-$store" --set "model=$work/gguf/model.onnx" --set "init={path: $work/gguf/model.gguf, transpose: [\"*.attn.c_proj.weight\"]}" \
-    --set "base={store: $store, block: 32}" --set "output={path: $work/gguf-$store.onnx, merged: float32}"
+for file in q4_0:int4 q8_0:int8; do
+  blocks=${file%:*}
+  for store in float32 "${file#*:}"; do
+    name=$blocks-$store
+    local_run "$name" --set "model=$work/gguf/model.onnx" --set "init={path: $work/gguf/$blocks.gguf, transpose: [\"*.attn.c_proj.weight\"]}" \
+      --set "base={store: $store, block: 32}" --set "output={path: $work/$name.onnx, merged: float32}"
+  done
+  same_file "numbers of $blocks, and float32 made of them" "$work/$blocks-float32.adapter/adapter_model.safetensors" "$work/$name.adapter/adapter_model.safetensors"
 done
-same_file "numbers of Q4_0, and float32 made of them" "$work/gguf-float32.adapter/adapter_model.safetensors" "$work/gguf-int4.adapter/adapter_model.safetensors"
 
 # ---- a broker
 

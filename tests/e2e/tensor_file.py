@@ -38,15 +38,24 @@ def packed(tensors):
     return b"".join([struct.pack("<Q", len(text)), text, *parts])
 
 
-def gguf(tensors, draws):
-    """A file as llama.cpp has them: matrices of rows of whole blocks as Q4_0, of drawn numbers; else as they are."""
-    types = {"F32": 0, "F16": 1, "BF16": 30}
+def q4_0(draws):
+    return struct.pack("<e", draws.uniform(0.002, 0.01)) + b"\0" + draws.randbytes(15)
+
+
+def q8_0(draws):
+    numbers = [draws.choice((-127, 127))] + [draws.randint(-127, 127) for _ in range(31)]
+    return struct.pack("<e32b", draws.uniform(0.0001, 0.0005), *numbers)
+
+
+def gguf(tensors, draws, block=q4_0):
+    """A file as llama.cpp has them: matrices of rows of whole blocks as Q4_0 or Q8_0, of drawn numbers; else as they are."""
+    types = {"F32": 0, "F16": 1, "BF16": 30, q4_0: 2, q8_0: 8}
     head, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0), b""
     for name, (dtype, shape, part) in tensors.items():
         number = types[dtype]
         if len(shape) == 2 and shape[1] % 32 == 0:
-            number, blocks = 2, shape[0] * shape[1] // 32
-            part = b"".join(struct.pack("<e", draws.uniform(0.002, 0.01)) + b"\0" + draws.randbytes(15) for _ in range(blocks))
+            number = types[block]
+            part = b"".join(block(draws) for _ in range(shape[0] * shape[1] // 32))
         encoded = name.encode()
         head += struct.pack("<Q", len(encoded)) + encoded + struct.pack("<I", len(shape))
         head += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), number, len(data))

@@ -87,6 +87,49 @@ TEST(FewerBits, EachNumberIsTheNearestStep) {
   std::filesystem::remove_all(folder);
 }
 
+// Whatever is in such steps already: as weft rounds, the one of largest magnitude at the end of the longer
+// side (also Q4_0 of llama.cpp), or with as many steps to either side (Q8_0).
+TEST(FewerBits, NumbersInStepsStayWhatTheyAre) {
+  const auto folder = fresh_folder("steps");
+  for (const int bits : {4, 8})
+    for (const bool is_even : {false, true}) {
+      SCOPED_TRACE(std::to_string(bits) + (is_even ? ", even" : ""));
+      const int most = (1 << (bits - 1)) - (is_even ? 1 : 0);
+      dag::Tensor table({DType::F32, {16, 64}});
+      const auto numbers = table.mutable_as<float>();
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const size_t block = i / 32;  // each of a scale of its own, as float16 has it; one is of zeros
+        const float scale = block == 3 ? 0 : (1 + static_cast<float>(block * 37 % 1024) / 1024) / 256;
+        int number = static_cast<int>(i * 7919 % static_cast<size_t>(2 * most)) - most + (is_even ? 1 : 0);
+        if (i % 32 == block % 32) number = is_even && block % 2 == 0 ? most : -most;
+        numbers[i] = static_cast<float>(number) * scale * (!is_even && block % 3 == 0 ? -1.0f : 1.0f);
+      }
+      ModelMaker maker(17);
+      maker.input("x", {2}, pb::TensorProto::INT64).output("y");
+      add_tensor(maker, "table", table);
+      maker.node("Gather", {"table", "x"}, {"y"});
+      const FewerBits how{.bits = bits, .block = 32, .takes = [](const std::string&) { return true; }};
+      ASSERT_TRUE(write_in_fewer_bits(*read_bytes(maker.bytes()), how, folder / "q.onnx").has_value());
+      const auto rounded = read_model(folder / "q.onnx");
+      ASSERT_TRUE(rounded.has_value()) << rounded.error().message;
+      std::vector<std::byte> after;
+      ASSERT_TRUE(widened(*rounded)
+                      .read("table",
+                            [&](std::span<const std::byte> piece) -> Status {
+                              after.insert(after.end(), piece.begin(), piece.end());
+                              return {};
+                            })
+                      .has_value());
+      ASSERT_EQ(after.size(), table.bytes().size());
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        float number = 0;
+        std::memcpy(&number, after.data() + i * sizeof number, sizeof number);
+        ASSERT_EQ(number, numbers[i]) << i;
+      }
+    }
+  std::filesystem::remove_all(folder);
+}
+
 // A table whose transpose multiplies, as language models end: its numbers are there once.
 TEST(FewerBits, ATableThatIsMultipliedWithIsKeptOnce) {
   ModelMaker maker(17);
