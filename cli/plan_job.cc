@@ -18,6 +18,7 @@
 #include "train/matching.h"
 #include "train/plan_request.h"
 #include "train/prepare.h"
+#include "train/stored_base.h"
 
 namespace weft::cli {
 namespace {
@@ -377,8 +378,9 @@ Result<std::vector<std::string>> look_at_data(const PlannedJob& planned) {
 }
 
 Result<std::vector<uint32_t>> open_microbatch_sizes(const fs::path& path, std::span<const std::string> sets) {
-  WEFT_TRY(const Outline outline, read_outline(path, sets));
+  WEFT_TRY(Outline outline, read_outline(path, sets));
   if (outline.job.microbatch_size != 0) return std::vector<uint32_t>{};
+  WEFT_TRY_STATUS(train::store_base(outline.job, outline.model));
   return train::microbatch_sizes(outline.job, outline.model);
 }
 
@@ -390,6 +392,8 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
       .name = path.string(), .job = std::move(outline.job), .graph = {}, .lowered = {}, .notes = {}};
   Job& job = planned.job;
   WEFT_TRY_STATUS(look_at_init(job, outline.model, planned.notes));
+  WEFT_TRY(const auto stored, train::store_base(job, outline.model));
+  if (stored) planned.notes.push_back(*stored);
   WEFT_TRY_STATUS(train::check_for_peers(job));
   for (const auto& [dim, size] : sizes) job.sizes[dim] = size;
   if (job.microbatch_size == 0) job.microbatch_size = microbatch_size;

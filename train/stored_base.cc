@@ -56,6 +56,33 @@ Status write_first(configs::Job& job, const std::filesystem::path& folder) {
   return {};
 }
 
+Result<onnx::FewerBits> how_of(const configs::Job& job, const Kept& kept, const onnx::OnnxModel& model) {
+  WEFT_TRY(std::set<std::string> frozen, frozen_tensors(job, model));
+  return onnx::FewerBits{
+      .bits = kept.bits,
+      .block = job.base.block,
+      .takes = [frozen = std::move(frozen)](const std::string& name) { return frozen.contains(name); }};
+}
+
+// What was done, in words; from now on the job's base is so.
+Result<std::optional<std::string>> said_of(configs::Job& job, const Kept& kept,
+                                           const onnx::WrittenBits& written) {
+  if (written.matrices == 0)
+    return fail(job.error(ErrorCode::InvalidArgument, "base.store",
+                          std::string("there is no frozen matrix to keep in ") + kept.name +
+                              (written.passed.empty() ? "; `adapters` or `freeze` say what is frozen"
+                                                      : ": " + written.passed.front())));
+  job.base.store = BaseStore::AsIs;
+  std::string text = "base: " + std::to_string(written.matrices) + " matrices are kept in " + kept.name +
+                     ", " + plan::show(Bytes{static_cast<int64_t>(written.after)}) + " in place of " +
+                     plan::show(Bytes{static_cast<int64_t>(written.before)}) +
+                     "; their numbers are rounded, so this is another model";
+  if (!written.passed.empty())
+    text +=
+        "; " + std::to_string(written.passed.size()) + " more stay as they are, as " + written.passed.front();
+  return std::optional(text);
+}
+
 }  // namespace
 
 Result<std::optional<std::string>> store_base(configs::Job& job, const std::filesystem::path& folder) {
@@ -64,30 +91,21 @@ Result<std::optional<std::string>> store_base(configs::Job& job, const std::file
   WEFT_TRY_STATUS(write_first(job, folder));
   auto model = onnx::open_model(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-  WEFT_TRY(const std::set<std::string> frozen, frozen_tensors(job, *model));
+  WEFT_TRY(const onnx::FewerBits how, how_of(job, *kept, *model));
   const std::filesystem::path path = folder / job.model.filename();
-  WEFT_TRY(
-      const onnx::WrittenBits written,
-      onnx::write_in_fewer_bits(*model,
-                                {.bits = kept->bits,
-                                 .block = job.base.block,
-                                 .takes = [&](const std::string& name) { return frozen.contains(name); }},
-                                path));
-  if (written.matrices == 0)
-    return fail(job.error(ErrorCode::InvalidArgument, "base.store",
-                          std::string("there is no frozen matrix to keep in ") + kept->name +
-                              (written.passed.empty() ? "; `adapters` or `freeze` say what is frozen"
-                                                      : ": " + written.passed.front())));
+  WEFT_TRY(const onnx::WrittenBits written, onnx::write_in_fewer_bits(*model, how, path));
+  WEFT_TRY(auto said, said_of(job, *kept, written));
   job.model = path;
-  job.base.store = BaseStore::AsIs;
-  std::string text = "base: " + std::to_string(written.matrices) + " matrices are kept in " + kept->name +
-                     ", " + plan::show(Bytes{static_cast<int64_t>(written.after)}) + " in place of " +
-                     plan::show(Bytes{static_cast<int64_t>(written.before)}) +
-                     "; their numbers are rounded, so this is another model";
-  if (!written.passed.empty())
-    text +=
-        "; " + std::to_string(written.passed.size()) + " more stay as they are, as " + written.passed.front();
-  return std::optional(text);
+  return said;
+}
+
+Result<std::optional<std::string>> store_base(configs::Job& job, onnx::OnnxModel& outline) {
+  const auto kept = kept_in(job.base.store);
+  if (!kept) return std::optional<std::string>();
+  WEFT_TRY(const onnx::FewerBits how, how_of(job, *kept, outline));
+  WEFT_TRY(onnx::InFewerBits made, onnx::outline_in_fewer_bits(outline, how));
+  outline = std::move(made.model);
+  return said_of(job, *kept, made.bits);
 }
 
 Result<std::optional<std::string>> store_base(OpenedJob& opened, const std::filesystem::path& folder) {

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "configs/job.h"
+#include "dag/onnx/model.h"
 #include "train/submission.h"
 
 namespace weft::train {
@@ -18,5 +19,8 @@ namespace weft::train {
 Result<std::optional<std::string>> store_base(configs::Job& job, const std::filesystem::path& folder);
 // The same of a job as it travels, without `init`: `base` is gone.
 Result<std::optional<std::string>> store_base(OpenedJob& opened, const std::filesystem::path& folder);
+
+// The same of an outline (dag/onnx/outline.h), for plans: of its values none is read, and nothing is written.
+Result<std::optional<std::string>> store_base(configs::Job& job, onnx::OnnxModel& outline);
 
 }  // namespace weft::train

@@ -123,7 +123,8 @@ class Rewriting {
     for (const auto& output : graph().output()) returned_.insert(output.name());
   }
 
-  Result<WrittenBits> run(const std::filesystem::path& output) {
+  // The model so, with zeros for what is made.
+  Result<InFewerBits> run() {
     choose();
     std::vector<pb::NodeProto> nodes;
     for (const auto& node : graph().node()) rewrite(node, nodes);
@@ -138,17 +139,19 @@ class Rewriting {
     for (const std::string& matrix : tables_) add_shape_of_table(graph, matrix);
     if (how_.bits < 16) import_domain();
     exchange_weights(turned_matrices(), *made_);
+    for (const auto& [name, part] : parts_) written_.after += static_cast<uint64_t>(part.spec.bytes().value);
+    return InFewerBits{OnnxModel(made_), written_};
+  }
+
+  // What is made, for who writes it. REQUIRES: run() returned without an error.
+  TrainedTensors tensors() const {
     TrainedTensors tensors;
-    for (const auto& [name, part] : parts_) {
-      tensors.specs[name] = part.spec;
-      written_.after += static_cast<uint64_t>(part.spec.bytes().value);
-    }
+    for (const auto& [name, part] : parts_) tensors.specs[name] = part.spec;
     tensors.read = [this](const std::string& name, const ByteSink& sink) -> Status {
       WEFT_TRY(const Tensor tensor, make(parts_.at(name)));
       return sink(tensor.bytes());
     };
-    WEFT_TRY_STATUS(write_model(OnnxModel(made_), tensors, output));
-    return written_;
+    return tensors;
   }
 
  private:
@@ -411,7 +414,14 @@ class Rewriting {
 
 Result<WrittenBits> write_in_fewer_bits(const OnnxModel& model, const FewerBits& how,
                                         const std::filesystem::path& output) {
-  return Rewriting(model, how).run(output);
+  Rewriting rewriting(model, how);
+  WEFT_TRY(InFewerBits made, rewriting.run());
+  WEFT_TRY_STATUS(write_model(made.model, rewriting.tensors(), output));
+  return std::move(made.bits);
+}
+
+Result<InFewerBits> outline_in_fewer_bits(const OnnxModel& model, const FewerBits& how) {
+  return Rewriting(model, how).run();
 }
 
 }  // namespace weft::onnx

@@ -36,4 +36,11 @@ struct WrittenBits {
 Result<WrittenBits> write_in_fewer_bits(const OnnxModel& model, const FewerBits& how,
                                         const std::filesystem::path& output);
 
+// The same for plans: a model whose matrices of fewer bits have no values. None is read.
+struct InFewerBits {
+  OnnxModel model;
+  WrittenBits bits;
+};
+Result<InFewerBits> outline_in_fewer_bits(const OnnxModel& model, const FewerBits& how);
+
 }  // namespace weft::onnx

@@ -71,6 +71,30 @@ TEST_F(PlanAgrees, OnCompressedLinks) {
   expect_agrees_on_case("llama", {"placement.stages=2", "compression.policy=auto"});
 }
 
+// Which the submitter rounds before it sends the model, and whoever plans does not.
+TEST_F(PlanAgrees, OnABaseInFewerBits) {
+  std::map<std::string, std::vector<Bytes>> memory;
+  for (const std::string store : {"as_is", "bf16", "int8", "int4"}) {
+    const Sets sets = {"placement.stages=2", "base={store: " + store + ", block: 32}"};
+    expect_agrees_on_case("llama_lora", sets);
+    const broker::StartPlanning asked = request_for({});
+    const auto job = open_planned_job(jobs_.folder() / "case-llama_lora/job.yaml", sets, {}, 0,
+                                      broker::classes_of(asked.candidates));
+    ASSERT_TRUE(job.has_value()) << job.error().message;
+    plan::PlanRequest request = job->request();
+    request.cluster = asked.cluster;
+    const auto plan = plan::make_plan(request);
+    ASSERT_TRUE(plan.has_value()) << plan.error().message;
+    for (const auto& stage : plan->stages) memory[store].push_back(stage.memory);
+    const bool is_told = std::any_of(job->notes.begin(), job->notes.end(),
+                                     [](const std::string& note) { return note.rfind("base: ", 0) == 0; });
+    EXPECT_EQ(is_told, store != "as_is");
+    fs::remove_all(jobs_.folder() / "case-llama_lora");
+  }
+  for (const auto& [more, less] : {std::pair("as_is", "bf16"), {"bf16", "int8"}, {"int8", "int4"}})
+    EXPECT_GT(memory[more][0], memory[less][0]) << more << " and " << less;
+}
+
 TEST_F(PlanAgrees, OnTheTextExample) {
   const fs::path corpus = jobs_.folder() / "corpus.txt";
   std::ofstream out(corpus);

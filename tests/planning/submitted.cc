@@ -2,6 +2,7 @@
 
 #include "broker/pool/candidates.h"
 #include "tests/train/reference_files.h"
+#include "train/stored_base.h"
 #include "train/submission.h"
 
 namespace weft::test {
@@ -22,8 +23,10 @@ proto::SubmitJob SubmittedJobs::submit(const std::string& name, const std::vecto
 }
 
 proto::SubmitJob SubmittedJobs::submit_file(const fs::path& job, const std::vector<std::string>& sets) {
-  const auto opened = train::open_job(job, sets);
+  auto opened = train::open_job(job, sets);
   EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().message);
+  const auto stored = train::store_base(*opened, folder());
+  EXPECT_TRUE(stored.has_value()) << (stored ? "" : stored.error().message);
   const auto ready = train::ready_job(*opened);
   EXPECT_TRUE(ready.has_value()) << (ready ? "" : ready.error().message);
   const train::Submission* packed = &ready->submission;
