@@ -43,7 +43,7 @@ declare -A since=()  # of those that are there: when they joined, in microsecond
 there=0              # microseconds, of all that have gone
 come() {
   join_home "$1"
-  wait_for_log "$work/home$1.log" 'info joined'
+  wait_for_log "$work/home$1.log" 'info joined' 600  # other work may run on the machine
   since[$1]=$(microseconds)
 }
 gone() { there=$((there + $(microseconds) - since[$1])); unset "since[$1]"; }
@@ -97,7 +97,7 @@ awk -v n=$(((last - first) * batch)) -v us=$((now - began)) -v there="$there" -v
   printf "homes were there for %.0f s in all, and made %.3f of what they make when nobody comes or goes\n", there / 1e6, n / (there / 1e6 * calm / 3)
 }'
 [ -n "${1:-}" ] || exit 0
-made=$("$weft" status "$job_number" --format json | grep -oE '"step": ?[0-9]+' | head -1 | grep -oE '[0-9]+')
+made=$(field steps <<<"$LINE")
 cp "$work/out.rounds.jsonl" "$work/record.jsonl"
 learn() {  # learn NAME ARGS...: the held-out loss at the end
   "$weft" local "${job[@]}" --set "evaluate_every=$made" --set "steps=$made" --threads 2 --format json --set "output=$work/$1.onnx" \
