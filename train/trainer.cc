@@ -176,7 +176,10 @@ class Run {
     told_.notes.push_back(
         std::to_string(job_.replicas.count) +
         (job_.replicas.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
-        " whenever each has made " + std::to_string(job_.replicas.every) + " steps");
+        " whenever each has made " + std::to_string(job_.replicas.every) + " steps" +
+        (job_.replicas.overlap() ? "; all take that a round later, but for every " +
+                                       std::to_string(job_.replicas.settle_every) + " rounds"
+                                 : ""));
     return {};
   }
 

@@ -88,8 +88,8 @@ TEST_F(Plan, SaysWhatReplicasWouldGain) {
               "between: [{from: here, to: there, round_trip_ms: 40, bandwidth: 5Mbit}, {from: "
               "here, to: yonder, round_trip_ms: 40, bandwidth: 5Mbit}, {from: there, to: "
               "yonder, round_trip_ms: 40, bandwidth: 5Mbit}]}\n");
-  const auto gain = [&](std::vector<std::string> sets) {
-    sets.insert(sets.end(), {"batch_size=64", "microbatch_size=8"});
+  const auto gain = [&](std::vector<std::string> sets, int batch = 64) {
+    sets.insert(sets.end(), {"batch_size=" + std::to_string(batch), "microbatch_size=8"});
     const auto job = open(write(hollow_chain(6, 256)), sets);
     if (!job) return job.error().message;
     plan::PlanRequest request = job->request();
@@ -99,8 +99,11 @@ TEST_F(Plan, SaysWhatReplicasWouldGain) {
   };
   const std::string said = gain({});
   EXPECT_TRUE(said.starts_with("3 replicas, which agree every 30 steps, would take ")) << said;
-  EXPECT_NE(said.find("replicas: 3, sync: {every: 30, codec: \"topk:0.02:int4\"}"), std::string::npos)
+  EXPECT_NE(said.find("replicas: 3, sync: {every: 30, codec: int4, overlap: true}"), std::string::npos)
       << said;
+  const std::string shorter = gain({}, 8);  // steps, in which less can travel
+  EXPECT_NE(shorter.find("replicas: 3, sync: {every: 30, codec: \"topk:0.02:int4\"}"), std::string::npos)
+      << shorter;
   EXPECT_EQ(gain({"replicas=2"}), "") << "it has said what it wants";
   EXPECT_EQ(gain({"placement={pin: [{op: inputs, peer: a}]}"}).find("3 replicas"), std::string::npos);
   EXPECT_EQ(gain({"placement={owner: 0.6}"}).find("3 replicas"), std::string::npos);
