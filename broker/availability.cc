@@ -64,6 +64,8 @@ std::optional<std::string> Availability::why_not(const Peer& peer, const Job& jo
     return "cannot skip steps that diverge: its weft (" + peer.software + ") is too old";
   if (!job.is_new_enough(peer))
     return "cannot do what the job asks for: its weft (" + peer.software + ") is too old";
+  if (!job.knows_ops(peer))
+    return "does not know all ops of the job's graph: its weft (" + peer.software + ") is too old";
   if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission->arithmetic);
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
   if (job.losses.rests(peer.id)) return "held this job's other replicas up, and rests for a while";

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "dag/arithmetic.h"
 #include "dag/backend_traits.h"
+#include "dag/op_set.h"
 #include "plan/device.h"
 #include "plan/seat.h"
 
@@ -19,7 +20,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 22;
+inline constexpr uint32_t kProtocolMinor = 24;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -66,6 +67,7 @@ inline constexpr uint32_t kProtocolMinorOfExactReplicas = 20;
 inline constexpr uint32_t kProtocolMinorOfKeptCopies = 21;
 // The first whose peers make a round while the one before is agreed on; others get no stage of such a job.
 inline constexpr uint32_t kProtocolMinorOfOverlap = 22;
+// From 24 on peers say which ops they know (dag/op_set.h); others are taken to know those of before.
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -117,7 +119,8 @@ struct DeviceReport {
   std::string owner{};                   // whose it says it is; empty: nobody's who has another
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
   std::vector<dag::Arithmetic> arithmetic{dag::Arithmetic::F32};  // that it has; never empty
-  uint32_t stages = 1;  // of different runs, that it holds at once: 1 to kStagesHeldMax
+  uint32_t stages = 1;            // of different runs, that it holds at once: 1 to kStagesHeldMax
+  uint32_t op_set = dag::kOpSet;  // of its program, as dag/op_set.h counts them; at least 1
 
   bool has(dag::Arithmetic wanted) const {
     return std::find(arithmetic.begin(), arithmetic.end(), wanted) != arithmetic.end();

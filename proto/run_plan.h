@@ -42,6 +42,7 @@ struct RunTerms {
   // They come and go with the peers, up to so many; 0: there are as many as the job says.
   uint32_t replicas_max = 0;
   bool equal_bits_required = false;  // then a stage goes to nobody of another fingerprint
+  uint32_t op_set = 0;               // of its graphs (dag/op_set.h); 0: of a plan of before they were counted
 
   uint32_t microbatches = 0;  // a step
   uint32_t parameter_count = 0;

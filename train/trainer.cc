@@ -86,6 +86,15 @@ std::vector<dag::StateKey> untrained_weights(const dag::Graph& graph,
   return keys;
 }
 
+std::string describe_replicas(const replicas::ReplicaTerms& terms) {
+  std::string text = std::to_string(terms.count) +
+                     (terms.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
+                     " whenever each has made " + std::to_string(terms.every) + " steps";
+  if (terms.overlap())
+    text += "; all take that a round later, but for every " + std::to_string(terms.settle_every) + " rounds";
+  return text;
+}
+
 // One run of a job. Members in the order in which they come to be.
 class Run {
  public:
@@ -173,13 +182,7 @@ class Run {
       options.replayed = replayed.rounds;
     }
     WEFT_TRY(replicas_, ReplicasInTurn::create(job_, trained_state_, state_, std::move(options)));
-    told_.notes.push_back(
-        std::to_string(job_.replicas.count) +
-        (job_.replicas.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
-        " whenever each has made " + std::to_string(job_.replicas.every) + " steps" +
-        (job_.replicas.overlap() ? "; all take that a round later, but for every " +
-                                       std::to_string(job_.replicas.settle_every) + " rounds"
-                                 : ""));
+    told_.notes.push_back(describe_replicas(job_.replicas));
     return {};
   }
 

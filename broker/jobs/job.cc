@@ -52,8 +52,13 @@ bool Job::is_new_enough(const Peer& peer) const {
          (!gives_again || peer.minor >= proto::kProtocolMinorOfLeavingOut);
 }
 
+bool Job::knows_ops(const Peer& peer) const {
+  const PlannedRun* plan = crew() != nullptr ? crew()->plan.get() : previous.plan.get();
+  return plan == nullptr || peer.device.op_set >= plan->op_set;
+}
+
 bool Job::suits(const Peer& peer) const {
-  return may_send(peer) && can_skip(peer) && is_new_enough(peer) &&
+  return may_send(peer) && can_skip(peer) && is_new_enough(peer) && knows_ops(peer) &&
          peer.device.has(submitted.submission->arithmetic);
 }
 

@@ -188,6 +188,7 @@ struct Job {
   bool may_send(const Peer& peer) const;         // it reads what the job's links carry
   bool can_skip(const Peer& peer) const;         // steps, if the job does
   bool is_new_enough(const Peer& peer) const;    // for the job's terms
+  bool knows_ops(const Peer& peer) const;        // of the job's graphs, as far as they were planned
   bool suits(const Peer& peer) const;            // all that, and its device computes as the job wants
 };
 

@@ -66,4 +66,21 @@ plan::ClusterView assumed_cluster(const std::vector<Candidate>& candidates) {
   return cluster;
 }
 
+void keep_only(StartPlanning& request, std::span<const uint32_t> left) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(left.size());
+  for (const uint32_t i : left) candidates.push_back(request.candidates[i]);
+  request.candidates = std::move(candidates);
+  const plan::ClusterView old = request.cluster.only(left);
+  std::vector<plan::DeviceView> devices = old.devices();
+  const std::vector<plan::DeviceView> numbered = device_views(request.candidates);
+  for (size_t i = 0; i < devices.size(); ++i) devices[i].device_class = numbered[i].device_class;
+  plan::ClusterView cluster(std::move(devices));
+  for (uint32_t from = 0; from < old.site_count(); ++from)
+    for (uint32_t to = 0; to < old.site_count(); ++to) cluster.set_between(from, to, old.between(from, to));
+  old.each_pair(
+      [&](uint32_t from, uint32_t to, const plan::LinkView& link) { cluster.set_link(from, to, link); });
+  request.cluster = std::move(cluster);
+}
+
 }  // namespace weft::broker

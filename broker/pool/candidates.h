@@ -1,6 +1,7 @@
 // Peers that may be used, as the planner sees them.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "broker/events.h"
@@ -21,5 +22,8 @@ std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candida
 
 // By their regions' names, where links are not measured.
 plan::ClusterView assumed_cluster(const std::vector<Candidate>& candidates);
+
+// Goes on with these candidates alone, by index in ascending order: their classes are numbered anew.
+void keep_only(StartPlanning& request, std::span<const uint32_t> left);
 
 }  // namespace weft::broker

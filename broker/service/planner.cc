@@ -12,6 +12,7 @@
 #include "broker/service/served_plan.h"
 #include "broker/service/submitted_files.h"
 #include "dag/lower.h"
+#include "dag/op_set.h"
 #include "dag/op_table.h"
 #include "plan/constraints.h"
 #include "plan/explain.h"
@@ -118,6 +119,41 @@ Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned,
   return run;
 }
 
+// What lowering puts in (Reorder) was there from the first.
+std::vector<const dag::Graph*> graphs_of(const JobContext& context) {
+  std::vector<const dag::Graph*> graphs;
+  for (const auto& [kind, program] : context.programs) graphs.push_back(&program.graph);
+  if (!context.served) return graphs;
+  graphs.push_back(context.served->model.graph.get());
+  if (context.served->draft) graphs.push_back(context.served->draft->model.graph.get());
+  return graphs;
+}
+
+dag::OpKind newest_op(const std::vector<const dag::Graph*>& graphs) {
+  dag::OpKind newest = dag::OpKind::Input;
+  for (const dag::Graph* graph : graphs)
+    if (const dag::OpKind op = dag::newest_op(*graph); dag::op_set_of(op) > dag::op_set_of(newest))
+      newest = op;
+  return newest;
+}
+
+// Leaves those out whose software does not know the op, and says so; empty: all know it.
+std::string leave_out_older(StartPlanning& request, dag::OpKind newest) {
+  std::vector<uint32_t> left;
+  std::string names;
+  for (uint32_t i = 0; i < request.candidates.size(); ++i) {
+    const Candidate& candidate = request.candidates[i];
+    if (candidate.device.op_set >= dag::op_set_of(newest))
+      left.push_back(i);
+    else
+      names += (names.empty() ? "" : ", ") + candidate.name;
+  }
+  if (names.empty()) return {};
+  keep_only(request, left);
+  return "no part for " + names + ": their weft is too old to know " + std::string(to_string(newest)) +
+         ", an op of the job's graph";
+}
+
 }  // namespace
 
 Status JobPlanner::read_job(const StartPlanning& request) {
@@ -182,14 +218,26 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   return plan::alone(std::move(plan));
 }
 
-Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& request, bool is_first) {
-  if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
-  WEFT_TRY_STATUS(read_job(request));
+Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& asked, bool is_first) {
+  if (asked.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
+  WEFT_TRY_STATUS(read_job(asked));
   const JobContext& context = *context_;
-  if (context.served) {
-    WEFT_TRY(const auto run, plan_served(context, request));
-    return encoded(*run, *request.submission);
-  }
+  StartPlanning request = asked;
+  const dag::OpKind newest = newest_op(graphs_of(context));
+  const std::string older = leave_out_older(request, newest);
+  if (request.candidates.empty()) return fail(ErrorCode::Infeasible, older);
+  WEFT_TRY(const std::shared_ptr<const PlannedRun> planned,
+           context.served ? plan_served(context, request) : plan_run(request, is_first));
+  PlannedRun run = *planned;
+  run.op_set = dag::op_set_of(newest);
+  if (!older.empty())
+    run.explanation.insert(run.explanation.begin() + (run.explanation.empty() ? 0 : 1), older);
+  return encoded(run, *request.submission);
+}
+
+Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan_run(const StartPlanning& request,
+                                                               bool is_first) const {
+  const JobContext& context = *context_;
   const bool trains = context.steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
   const dag::Graph& graph = context.programs.at(main).graph;
@@ -215,8 +263,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
   }
   if (context.programs.contains(ProgramKind::Evaluate))
     WEFT_TRY_STATUS(add_evaluation(request, plan.replicas.front(), assembly));
-  WEFT_TRY(const auto run, assembly.finish());
-  return encoded(*run, *request.submission);
+  return assembly.finish();
 }
 
 // On the stages of one replica: where all have agreed, each has the same weights.

@@ -53,6 +53,8 @@ class JobPlanner {
   Result<plan::ReplicasPlan> make_plan(const StartPlanning& request, const configs::Job& job,
                                        const dag::Graph& graph, const Classes& lowered,
                                        bool compares = false) const;
+  // Of a job that does not serve.
+  Result<std::shared_ptr<const PlannedRun>> plan_run(const StartPlanning& request, bool is_first) const;
   Status add_evaluation(const StartPlanning& request, const plan::Plan& plan, Assembly& assembly) const;
   std::filesystem::path folder_of(proto::JobNumber job) const { return folder_ / std::to_string(job); }
 

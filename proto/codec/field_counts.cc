@@ -13,7 +13,7 @@ static_assert(has_fields<plan::UnitRates, 4>);
 static_assert(has_fields<dag::BackendTraits, 3>);
 static_assert(has_fields<DeviceClass, 2>);
 static_assert(has_fields<plan::Seat, 2>);
-static_assert(has_fields<DeviceReport, 12>);
+static_assert(has_fields<DeviceReport, 13>);
 static_assert(has_fields<Hello, 9>);
 static_assert(has_fields<StageHeld, 3>);
 static_assert(has_fields<HelloAck, 8>);

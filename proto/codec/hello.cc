@@ -24,6 +24,7 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_device(from.device);
   to.set_threads(from.threads);
   to.set_stages(from.stages);
+  to.set_op_set(from.op_set);
   put(from.rates, *to.mutable_rates());
   to.set_memory(static_cast<uint64_t>(from.memory.value));
   to.set_host_memory(static_cast<uint64_t>(from.host_memory.value));
@@ -42,6 +43,7 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   to.threads = from.threads();
   read.require(to.threads <= kThreadsMax, "threads", "more than 1024");
   to.stages = std::max(from.stages(), 1u);
+  to.op_set = std::max(from.op_set(), dag::kFirstOpSet);
   read.require(to.stages <= kStagesHeldMax, "stages", "more than 16");
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");

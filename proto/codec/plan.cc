@@ -26,7 +26,7 @@ Status get(const wire::RunStage& from, RunStage& to) {
 namespace {
 
 // On the wire its fields are the plan's own.
-static_assert(has_fields<RunTerms, 22>);
+static_assert(has_fields<RunTerms, 23>);
 void put_terms(const RunTerms& from, wire::RunPlan& to) {
   to.set_steps(from.training.steps);
   to.set_batch_size(from.training.batch_size);
@@ -58,6 +58,7 @@ void put_terms(const RunTerms& from, wire::RunPlan& to) {
   if (from.local_steps) proto::put(*from.local_steps, *to.mutable_local_steps());
   put_plain(from.exact_ranges, *to.mutable_exact_ranges());
   to.set_replicas_max(from.replicas_max);
+  to.set_op_set(from.op_set);
 }
 void get_terms(const wire::RunPlan& from, RunTerms& to, Reader& read) {
   to.training.steps = from.steps();
@@ -96,6 +97,7 @@ void get_terms(const wire::RunPlan& from, RunTerms& to, Reader& read) {
   if (from.has_served()) read.part(from.served(), to.served, "served");
   if (from.has_local_steps()) read.part(from.local_steps(), to.local_steps.emplace(), "local_steps");
   read.numbers(from.exact_ranges(), to.exact_ranges, replicas::kReplicasMax, "exact_ranges");
+  to.op_set = from.op_set();
   to.replicas_max = from.replicas_max();
   read.require(to.replicas_max <= replicas::kReplicasMax, "replicas_max", "too many");
 }

@@ -218,6 +218,24 @@ TEST_F(AvailabilityTest, SaysWhyAPeerCannotBeHad) {
             "; peer-2 is excluded by the job; peer-3 is leaving; peer-4 works on job 2; peer-5 is away");
 }
 
+// Whoever takes a stage over is told nothing more than what was planned.
+TEST_F(AvailabilityTest, APeerThatDoesNotKnowTheOpsOfThePlanTakesNoStage) {
+  Job& job = submit();
+  Peer& old = join(1);
+  old.software = "0.1.0";
+  old.device.op_set = dag::kFirstOpSet;
+  EXPECT_EQ(availability_.why_not(old, job, false), std::nullopt) << "nothing is known of its graph";
+  auto plan = std::make_shared<PlannedRun>();
+  plan->op_set = dag::kFirstOpSet + 1;
+  job.previous.plan = plan;
+  EXPECT_NE(availability_.why_not(old, job, false).value_or("").find("ops"), std::string::npos);
+  EXPECT_FALSE(job.suits(old));
+  EXPECT_TRUE(job.suits(join(2)));
+  job.phase = phase::Loading{.crew = {.plan = plan, .stages = {}, .loaded_bytes = {}, .copied_bytes = {}}};
+  job.previous.plan = nullptr;
+  EXPECT_FALSE(job.suits(old));
+}
+
 TEST_F(AvailabilityTest, AListOfManyIsShort) {
   const Job& job = submit();
   for (uint8_t n = 1; n <= 20; ++n) join(n).draining = true;

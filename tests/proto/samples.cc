@@ -120,6 +120,7 @@ class Maker {
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
     to.threads = small();
+    to.op_set = 1 + small();
     fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise,
              to.traits.fuse_products, to.region, to.owner, to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);
@@ -540,7 +541,7 @@ class Maker {
              to.borders.evaluate_every, to.borders.checkpoint.every, to.borders.checkpoint.steps,
              to.microbatches, to.parameter_count, to.forward_microbatches, to.forward_samples, to.masked,
              to.accuracy, to.prediction_stages, to.equal_bits, to.equal_bits_required, to.fingerprint,
-             to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
+             to.explanation, to.relay_tickets, to.data_key, to.predicted_step, to.op_set);
     if (chance()) fill(to.served);
     if (chance()) fill(to.local_steps.emplace());
     if (chance()) fill_all(to.exact_ranges);
