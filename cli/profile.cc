@@ -172,9 +172,10 @@ void count_work(Profiled& profiled, const configs::Job& job, int microbatches) {
     cost.flops *= microbatches;
     cost.bytes *= microbatches;
   }
-  const auto passes = static_cast<int64_t>(3 + 2 * dag::optimizer_slots(job.optimizer).size());
+  const dag::BesideParameter beside = dag::beside_parameter(job.optimizer);
   for (const auto& parameter : profiled.executor->parameters())
-    profiled.update.bytes += static_cast<double>(microbatches * parameter.spec.bytes().value * passes);
+    profiled.update.bytes += static_cast<double>(
+        microbatches * (3 * parameter.spec.bytes().value + 2 * beside.bytes(parameter.spec)));
 }
 
 void print_rows(const Shown& shown, const Rows& rows, size_t most, double total_seconds, int microbatches) {

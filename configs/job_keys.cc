@@ -218,6 +218,13 @@ constexpr JobKey kOptimizer[] = {
      .meaning = "`adam`, `adamw`: what is added to the denominator.",
      .example = "optimizer: {type: adamw, epsilon: 1e-6}",
      .otherwise = "1e-8"},
+    {.path = "optimizer.slots",
+     .meaning =
+         "How what the rule keeps beside each parameter is kept. `int8` takes a quarter of the memory and "
+         "is another arithmetic, whose bits are its own "
+         "([MODELS.md](MODELS.md#optimizer-slots-in-eight-bits)).",
+     .example = "optimizer: {type: adamw, slots: int8}",
+     .otherwise = "float32"},
     {.path = "optimizer.groups",
      .meaning =
          "A list of parameter groups with settings of their own. The first group that names a parameter "

@@ -1,5 +1,6 @@
 // How a job trains: optimizer and schedule.
 #include "configs/job_sections.h"
+#include "dag/state.h"
 
 namespace weft::configs {
 namespace {
@@ -37,6 +38,16 @@ void read_group(const Node& node, const std::string& path, Problems& problems, d
   reader.finish();
 }
 
+void read_slots(MapReader& reader, dag::OptimizerSpec& spec) {
+  static constexpr Choice<dag::SlotType> kSlots[] = {{"float32", dag::SlotType::Float32},
+                                                     {"int8", dag::SlotType::Int8}};
+  const Node* node = reader.take("slots");
+  if (!node) return;
+  spec.slots = reader.choice(node, "slots", kSlots).value_or(spec.slots);
+  if (spec.slots == dag::SlotType::Int8 && optimizer_slots(spec).empty())
+    reader.problem(node->where, "`optimizer.slots: int8` needs slots, and sgd without a momentum has none");
+}
+
 void read_groups(MapReader& reader, Problems& problems, dag::OptimizerSpec& spec) {
   const Node* node = reader.take("groups");
   if (!node) return;
@@ -72,6 +83,7 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
     read_betas(reader, spec);
     spec.epsilon = reader.number("epsilon", 1e-8, {0, kInfinity});
   }
+  read_slots(reader, spec);
   read_groups(reader, problems, spec);
   reader.finish();
 }

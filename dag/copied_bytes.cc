@@ -2,7 +2,7 @@
 
 namespace weft::dag {
 
-std::vector<Bytes> copied_bytes(const Graph& training, uint32_t optimizer_slots,
+std::vector<Bytes> copied_bytes(const Graph& training, const BesideParameter& beside,
                                 std::span<const uint32_t> stage_of_op, uint32_t stages) {
   std::vector<Bytes> bytes(stages);
   for (const GraphOutput& output : training.outputs()) {
@@ -11,13 +11,15 @@ std::vector<Bytes> copied_bytes(const Graph& training, uint32_t optimizer_slots,
     // A gradient is as large as its parameter, an update as what it updates, and each is made where that
     // lies.
     const uint32_t stage = stage_of_op[training.value(output.value).producer.index];
-    bytes[stage] += training.spec(output.value).bytes() * (is_gradient ? 1 + int64_t{optimizer_slots} : 1);
+    const TensorSpec& spec = training.spec(output.value);
+    bytes[stage] += spec.bytes();
+    if (is_gradient) bytes[stage] += Bytes{beside.bytes(spec)};
   }
   return bytes;
 }
 
-Bytes copied_bytes(const Graph& training, uint32_t optimizer_slots) {
-  return copied_bytes(training, optimizer_slots, std::vector<uint32_t>(training.ops().size(), 0), 1).front();
+Bytes copied_bytes(const Graph& training, const BesideParameter& beside) {
+  return copied_bytes(training, beside, std::vector<uint32_t>(training.ops().size(), 0), 1).front();
 }
 
 }  // namespace weft::dag

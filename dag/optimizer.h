@@ -13,6 +13,9 @@
 namespace weft::dag {
 
 enum class OptimizerType { Sgd, Adam, AdamW };
+// How what a rule keeps beside a parameter is kept: as float32, or in eight bits (dag/slot_codes.h), which is
+// another arithmetic: other bits, a quarter of the memory.
+enum class SlotType : uint8_t { Float32, Int8 };
 
 // Parameters with terms of their own, as PyTorch's parameter groups.
 struct ParameterGroup {
@@ -33,6 +36,7 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   std::vector<ParameterGroup> groups = {};  // a parameter belongs to the first that names it
+  SlotType slots = SlotType::Float32;
 };
 
 // With g = gradient_scale * gradient:

@@ -67,8 +67,8 @@ auto find_weight(Map& tensors, const std::string& initializer) {
   return tensors.find(of_initializer(initializer, StateSlot::RunningStatistic));
 }
 
-// What an update rule keeps beside a parameter, each of its shape, zero at the start: nothing or Momentum for
-// sgd, M and V for adam and adamw.
+// What an update rule keeps beside a parameter, zero at the start: nothing or Momentum for sgd, M and V for
+// adam and adamw. As what tensors: dag/slots.h.
 std::vector<StateSlot> optimizer_slots(const OptimizerSpec& optimizer);
 
 // The parameters that a training graph has a gradient of, in the order of initializers: that in which their

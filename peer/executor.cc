@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "dag/slots.h"
+
 namespace weft::peer {
 
 using dag::Layout;
@@ -57,7 +59,8 @@ Status Executor::claim_state() {
     for (const auto& initializer : graph_->initializers())
       if (graph_->find_output(OutputRole::Gradient, initializer.name) != nullptr)
         for (const dag::StateSlot slot : optimizer_slots(*options_.optimizer))
-          claims.push_back({dag::of_initializer(initializer.name, slot), graph_->spec(initializer.value)});
+          claims.push_back({dag::of_initializer(initializer.name, slot),
+                            spec_of_state(slot, graph_->spec(initializer.value), options_.optimizer->slots)});
   WEFT_TRY_STATUS(state_->claim(claims));
   for (const auto& initializer : graph_->initializers())
     initializers_.push_back(state_->find(weight_key(initializer))->view);

@@ -141,7 +141,7 @@ class Answer {
       double step = 0;
       for (const double position : each) step += position * request_.microbatches;
       const auto& held = model_.held_before;
-      step += update_seconds({held.parameters.back()}, request_.optimizer_slots, device.rates) +
+      step += update_seconds({held.parameters.back()}, request_.beside(), device.rates) +
               static_cast<double>(held.parameter_count.back()) * device.rates.kernel_seconds;
       best = std::min(best, step);
     }

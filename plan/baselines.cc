@@ -34,11 +34,11 @@ std::vector<double> compute_before(const Scope& scope) {
 std::vector<double> memory_before(const Scope& scope) {
   const Model::HeldBefore& held = scope.model->held_before;
   const PlanRequest& request = *scope.request;
-  const double state = 1.0 + request.optimizer_slots + request.agreed_slots + request.gradient_sums;
   std::vector<double> before(scope.model->positions + 1, 0);
   for (size_t p = 0; p < before.size(); ++p)
-    before[p] = state * static_cast<double>(held.parameters[p]) + static_cast<double>(held.other[p]) +
-                static_cast<double>(held.saved[p]);
+    before[p] =
+        static_cast<double>(held.parameters[p] * (1 + request.gradient_sums) +
+                            request.beside().bytes(held.parameters[p]) + held.other[p] + held.saved[p]);
   return before;
 }
 

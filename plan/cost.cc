@@ -169,8 +169,9 @@ double seconds_of(const GroupCost& cost, const Rates& rates) {
   return std::max(compute, move) + rates.kernel_seconds;
 }
 
-double update_seconds(Bytes parameter, uint32_t optimizer_slots, const Rates& rates) {
-  const double passes = 3 + 2.0 * optimizer_slots;  // parameter in and out, gradient in, slots in and out
+double update_seconds(Bytes parameter, const dag::BesideParameter& beside, const Rates& rates) {
+  // Parameter in and out, gradient in, slots in and out. Slots in eight bits are fewer bytes, and more work.
+  const double passes = 3 + 2.0 * beside.slots;
   const double bandwidth =
       rates.by_unit() ? rates.of(Unit::Update).bytes_per_second : rates.memory_bytes_per_second;
   return passes * static_cast<double>(parameter.value) / bandwidth + rates.kernel_seconds;

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "dag/graph.h"
+#include "dag/slots.h"
 #include "plan/device.h"
 
 namespace weft::plan {
@@ -39,7 +40,7 @@ double seconds_of(const GroupCost& cost, const Rates& rates);
 
 // What the optimizer adds for a parameter of that size: the update once a step, and adding a microbatch's
 // gradient to the sum.
-double update_seconds(Bytes parameter, uint32_t optimizer_slots, const Rates& rates);
+double update_seconds(Bytes parameter, const dag::BesideParameter& beside, const Rates& rates);
 double accumulate_seconds(Bytes parameter, const Rates& rates);
 
 }  // namespace weft::plan

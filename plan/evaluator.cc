@@ -123,9 +123,12 @@ bool Evaluator::measure(CandidatePlan& candidate) {
     const DeviceView& device = devices_[candidate.proposal.devices[stage]];
     on.push_back({device.rates, device.device_class, device.threads, candidate.recomputes[stage]});
   }
-  auto pipeline = make_pipeline(
-      model_, candidate.stage_of_op, on,
-      {request_.microbatches, request_.optimizer_slots, request_.gradient_sums, request_.agreed_slots});
+  auto pipeline = make_pipeline(model_, candidate.stage_of_op, on,
+                                {.microbatches = request_.microbatches,
+                                 .optimizer_slots = request_.optimizer_slots,
+                                 .gradient_sums = request_.gradient_sums,
+                                 .agreed_slots = request_.agreed_slots,
+                                 .slot_type = request_.slot_type});
   if (!pipeline && !candidate.proposal.moved.empty()) return false;  // classes may wait for each other
   WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
   candidate.pipeline = std::move(*pipeline);

@@ -152,7 +152,8 @@ bool PartitionProblem::fits_with(uint32_t begin, uint32_t end, uint32_t stage, d
     return before[end] - before[begin] + (stage == 0 ? before.back() - before[tail] : 0);
   };
   if (over(held.parameters) + over(held.other) > stages[stage].weights_max) return false;
-  const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
+  const int64_t parameters = over(held.parameters);
+  const int64_t state = parameters + beside.bytes(parameters) + over(held.other);
   const int64_t copy = stages[stage].holds_copy ? state - over(held.fixed) : 0;
   const auto widest = [&](const RangeMax& of) {
     return std::max(of.of(begin, end), stage == 0 ? of.of(tail, model->positions) : int64_t{0});

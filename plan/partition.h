@@ -43,7 +43,7 @@ struct PartitionProblem {
     int64_t weights_max = std::numeric_limits<int64_t>::max();  // bytes of initializers
   };
   std::vector<Stage> stages;
-  uint32_t optimizer_slots = 0;
+  dag::BesideParameter beside{};
   uint32_t gradient_sums = 1;
   bool passing = true;
   double memory_scale = 1;  // of what a microbatch in flight is taken to need

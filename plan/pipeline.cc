@@ -332,7 +332,7 @@ class PipelineBuilder {
       if (output.role != OutputRole::Gradient) continue;
       const uint32_t op = producer(output.value), stage = stage_of_op_[op];
       const Bytes size = graph_.spec(output.value).bytes();
-      update[stage] += update_seconds(size, options_.optimizer_slots, devices_[stage].rates);
+      update[stage] += update_seconds(size, options_.beside(), devices_[stage].rates);
       if (options_.microbatches > 1)
         pipeline_.stages[stage].segments[cut_.segment_of_op[op]].compute +=
             to_duration(accumulate_seconds(size, devices_[stage].rates));
@@ -345,19 +345,22 @@ class PipelineBuilder {
   // What snapshots hold is the same without gradients and copied leaves, which never change.
   std::vector<int64_t> persistent_bytes() {
     std::vector<int64_t> persistent(stages_, 0);
-    const auto add = [&](uint32_t stage, ValueId value, int64_t times, int64_t on_host) {
-      const int64_t bytes = aligned(graph_.spec(value).bytes().value);
-      persistent[stage] += times * bytes;
-      pipeline_.stages[stage].host += Bytes{on_host * bytes};
+    const auto add = [&](uint32_t stage, int64_t on_device, int64_t on_host) {
+      persistent[stage] += on_device;
+      pipeline_.stages[stage].host += Bytes{on_host};
     };
+    const auto bytes_of = [&](ValueId value) { return aligned(graph_.spec(value).bytes().value); };
     const std::vector<bool> copied = dag::copied_leaves(graph_);
     for (const auto& initializer : graph_.initializers())
       if (!copied[producer(initializer.value)])
-        add(stage_of_op_[producer(initializer.value)], initializer.value, 1, 1);
-    for (const auto& output : graph_.outputs())
-      if (output.role == OutputRole::Gradient)
-        add(stage_of_op_[producer(output.value)], output.value, options_.gradient_sums + lasting_slots(),
-            lasting_slots());
+        add(stage_of_op_[producer(initializer.value)], bytes_of(initializer.value),
+            bytes_of(initializer.value));
+    for (const auto& output : graph_.outputs()) {
+      if (output.role != OutputRole::Gradient) continue;
+      const int64_t slots = slot_bytes(graph_.spec(output.value));
+      add(stage_of_op_[producer(output.value)], options_.gradient_sums * bytes_of(output.value) + slots,
+          slots);
+    }
     std::vector<uint64_t> copies;
     for (uint32_t i = 0; i < graph_.ops().size(); ++i)
       for (const ValueId input : graph_.ops()[i].inputs)
@@ -366,11 +369,16 @@ class PipelineBuilder {
     std::sort(copies.begin(), copies.end());
     copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
     for (const uint64_t copy : copies)
-      add(static_cast<uint32_t>(copy), ValueId{static_cast<uint32_t>(copy >> 32)}, 1, 0);
+      add(static_cast<uint32_t>(copy), bytes_of(ValueId{static_cast<uint32_t>(copy >> 32)}), 0);
     return persistent;
   }
 
-  uint32_t lasting_slots() const { return options_.optimizer_slots + options_.agreed_slots; }
+  // What lasts beside a parameter, each tensor of it aligned.
+  int64_t slot_bytes(const dag::TensorSpec& parameter) const {
+    const dag::BesideParameter beside = options_.beside();
+    const dag::BesideParameter slot{.slots = 1, .type = beside.type}, whole{.whole = 1};
+    return beside.slots * aligned(slot.bytes(parameter)) + beside.whole * aligned(whole.bytes(parameter));
+  }
 
   // The widest kernel's scratch.
   std::vector<int64_t> workspace_bytes() const {
@@ -386,7 +394,7 @@ class PipelineBuilder {
 
   void add_memory() {
     const std::vector<int64_t> persistent = persistent_bytes(), workspace = workspace_bytes();
-    const std::vector<Bytes> copied = dag::copied_bytes(graph_, lasting_slots(), stage_of_op_, stages_);
+    const std::vector<Bytes> copied = dag::copied_bytes(graph_, options_.beside(), stage_of_op_, stages_);
     std::vector<Peaks> peaks(stages_);
     for (const ClassWork& work : work_) add_peaks(work, cut_, devices_, peaks);
     const auto with_gaps = [](int64_t bytes) { return bytes + bytes / 5; };

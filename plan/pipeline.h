@@ -60,6 +60,9 @@ struct PipelineOptions {
   uint32_t optimizer_slots = 0;
   uint32_t gradient_sums = 1;
   uint32_t agreed_slots = 0;
+  dag::SlotType slot_type = dag::SlotType::Float32;
+
+  dag::BesideParameter beside() const { return {optimizer_slots, slot_type, agreed_slots}; }
 };
 // `stage_of_op` as dag::split takes it. The memory is an estimate on the safe side: what lives together by
 // lifetimes, a fifth for gaps between blocks, and what is being sent. Errors: those of dag::cut.

@@ -136,7 +136,7 @@ class Enumeration {
     problem.model = scope_.coarse;
     problem.ring = ring_;
     problem.tail = positions_;
-    problem.optimizer_slots = scope_.request->optimizer_slots + scope_.request->agreed_slots;
+    problem.beside = scope_.request->beside();
     problem.gradient_sums = scope_.request->gradient_sums;
     // The first, the one that is looked at, and another where there are more than two.
     problem.stages.resize(scope_.stages > 2 ? 3 : 2);
@@ -317,7 +317,7 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
   PartitionProblem problem;
   problem.model = &model;
   problem.tail = model.positions;
-  problem.optimizer_slots = request.optimizer_slots + request.agreed_slots;
+  problem.beside = request.beside();
   problem.gradient_sums = request.gradient_sums;
   problem.repeats = true;
   problem.ratio = expected_ratio(request.compression);

@@ -86,7 +86,7 @@ Error why_nothing_fits(const Evaluator& evaluator) {
   Bytes all;
   for (const DeviceView& device : devices) all += device.memory;
   const auto& held = model.held_before;
-  const Bytes state{held.parameters.back() * (1 + int64_t{request.optimizer_slots} + request.agreed_slots) +
+  const Bytes state{held.parameters.back() + request.beside().bytes(held.parameters.back()) +
                     held.other.back()};
   const Bytes persistent{2 * state.value - held.fixed.back() +
                          held.parameters.back() * request.gradient_sums};

@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "dag/graph.h"
 #include "dag/lower.h"
+#include "dag/slots.h"
 #include "plan/cluster.h"
 #include "plan/compression.h"
 #include "plan/critical_path.h"
@@ -28,7 +29,8 @@ struct PlanRequest {
   uint64_t samples = 0;              // a step, for the explanation; 0: it speaks of steps alone
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
-  uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
+  dag::SlotType slot_type = dag::SlotType::Float32;
+  uint32_t gradient_sums = 1;  // likewise, for its gradient: 2 where ranges are added up apart
   // Likewise, for what replicas with local steps keep to agree: it lasts, and no update reads it.
   uint32_t agreed_slots = 0;
   bool clips_norm = false;  // a step's updates wait until all its gradients are known
@@ -43,6 +45,8 @@ struct PlanRequest {
   double owner_share_max = 1;     // of the parameters, on one owner's machines: plan/owners.h; 1: any
   bool every_site = false;        // each holds an op with parameters: plan/sites.h
   Compression compression{};
+
+  dag::BesideParameter beside() const { return {optimizer_slots, slot_type, agreed_slots}; }
 };
 
 struct StagePlan {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dag/slots.h"
 #include "storage/checkpoint.h"
 #include "storage/sha256.h"
 #include "storage/text_file.h"
@@ -16,10 +17,10 @@ const dag::TensorSpec* spec_in(const dag::Graph& graph, const std::string& name)
   return nullptr;
 }
 
-Status check_shape(const storage::TensorRecord& record, const dag::Graph& graph,
+Status check_shape(const storage::TensorRecord& record, const dag::Graph& graph, dag::SlotType slots,
                    const std::string& manifest) {
   const dag::TensorSpec* spec = spec_in(graph, record.key.name);
-  if (spec == nullptr || (dag::is_weight(record.key.slot) && *spec != record.spec))
+  if (spec == nullptr || spec_of_state(record.key.slot, *spec, slots) != record.spec)
     return fail(ErrorCode::InvalidArgument, manifest + " has '" + record.key.name + "' as " +
                                                 to_string(record.spec) + ", the model as " +
                                                 (spec == nullptr ? "nothing" : to_string(*spec)));
@@ -111,7 +112,7 @@ Result<Beginning> read_beginning(const ResumeOptions& options, const configs::Jo
     const auto at = records.find(key);
     if (at == records.end()) continue;
     const storage::TensorRecord& record = *at->second;
-    WEFT_TRY_STATUS(check_shape(record, training.graph, manifest));
+    WEFT_TRY_STATUS(check_shape(record, training.graph, job.optimizer.slots, manifest));
     const auto size = static_cast<uint64_t>(record.spec.bytes().value);
     // The manifest's reader has seen that it is one.
     beginning.blobs[digest_from_hex(record.sha256).value()] = {

@@ -80,6 +80,7 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
   request.samples = trains ? job.batch_size : 0;
   request.stages = job.placement.stages;
   request.optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size());
+  request.slot_type = job.optimizer.slots;
   request.gradient_sums = job.gradient_ranges > 1 ? 2 : 1;
   request.agreed_slots = trains ? agreed_slots(job.replicas) : 0;
   request.clips_norm = trains && job.decides_together();

@@ -67,13 +67,14 @@ Result<std::unique_ptr<ReplicasInTurn>> ReplicasInTurn::create(const configs::Jo
 Status ReplicasInTurn::begin(const std::vector<StateKey>& trained_state) {
   Own own;
   for (const StateKey& key : trained_state) {
-    WEFT_TRY(Tensor tensor, read_float(key));
-    const auto count = static_cast<size_t>(tensor.element_count());
-    if (!is_weight(key.slot)) {
+    if (!is_weight(key.slot)) {  // of a replica alone, whatever they are kept as
       slots_.push_back(key);
-      own.slots.push_back(std::move(tensor));
+      WEFT_TRY(Tensor slot, state_->read(key));
+      own.slots.push_back(std::move(slot));
       continue;
     }
+    WEFT_TRY(Tensor tensor, read_float(key));
+    const auto count = static_cast<size_t>(tensor.element_count());
     const bool is_statistic = key.slot == StateSlot::RunningStatistic;
     const bool has_momentum = !is_statistic && job_.replicas.outer.type == replicas::OuterType::Nesterov;
     const size_t owed = !is_statistic && owes() ? count : 0;

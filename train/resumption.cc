@@ -6,6 +6,7 @@
 
 #include "base/shortest.h"
 #include "dag/optimizer.h"
+#include "dag/state.h"
 #include "data/dataset.h"
 #include "storage/sha256.h"
 #include "train/outer_record.h"
@@ -38,6 +39,7 @@ void add_optimizer(const dag::OptimizerSpec& spec, std::map<std::string, std::st
   values["optimizer.nesterov"] = text_of(spec.nesterov);
   values["optimizer.betas"] = "[" + text_of(spec.beta1) + ", " + text_of(spec.beta2) + "]";
   values["optimizer.epsilon"] = text_of(spec.epsilon);
+  if (spec.slots == dag::SlotType::Int8) values["optimizer.slots"] = "int8";
   for (size_t i = 0; i < spec.groups.size(); ++i) {
     const dag::ParameterGroup& group = spec.groups[i];
     std::string names;
@@ -211,6 +213,20 @@ Result<std::vector<std::string>> compare_settings(const Continuation& run,
   return std::vector{"the job is another than that of " + manifest + ": " + changes};
 }
 
+// What stands in the one cannot be read as the other, and made again it would be other bits.
+Status check_slots(const configs::Job& job, const storage::Checkpoint& checkpoint,
+                   const std::string& manifest) {
+  const bool are_coded = job.optimizer.slots == dag::SlotType::Int8;
+  for (const auto& [key, tensor] : checkpoint.tensors)
+    for (const dag::StateSlot slot : optimizer_slots(job.optimizer))
+      if (key.slot == slot && (tensor.dtype() == dag::DType::U8) != are_coded)
+        return fail(job.error(ErrorCode::InvalidArgument, "optimizer.slots",
+                              manifest + " has the optimizer's slots as " + (are_coded ? "float32" : "int8") +
+                                  ", and the job as " + (are_coded ? "int8" : "float32") +
+                                  "; go on with optimizer.slots: " + (are_coded ? "float32" : "int8")));
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> check_continuation(const Continuation& run,
@@ -221,6 +237,7 @@ Result<std::vector<std::string>> check_continuation(const Continuation& run,
   if (checkpoint.graph_hash != run.graph_hash)
     return fail(ErrorCode::InvalidArgument,
                 manifest + " is of another model, loss, freeze list or microbatch size than " + job.source);
+  WEFT_TRY_STATUS(check_slots(job, checkpoint, manifest));
   if (checkpoint.data_position != checkpoint.step * job.batch_size)
     return fail(ErrorCode::InvalidArgument,
                 manifest + " was made with another batch_size than " + job.source);

@@ -36,7 +36,7 @@ struct Continuation {
 };
 // Whether it may, and what it is told. `read` is asked where the checkpoint says what it was made with.
 // `manifest` names it in messages. InvalidArgument: it is of another model, batch or data, or nothing is
-// left.
+// left; or its optimizer's slots are of another type.
 Result<std::vector<std::string>> check_continuation(const Continuation& run,
                                                     const storage::Checkpoint& checkpoint,
                                                     const std::string& manifest,

@@ -10,6 +10,7 @@
 #include "dag/loss.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/model.h"
+#include "dag/slots.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "peer/backend/reference/reference_kernels.h"
@@ -56,7 +57,7 @@ std::string name_not_finite(const dag::StateKey& key) {
 // Which of them is not finite; empty: all are.
 std::string find_not_finite(const storage::CheckpointTensors& tensors) {
   for (const auto& [key, tensor] : tensors)
-    if (!dag::is_below_infinity(tensor)) return name_not_finite(key);
+    if (!dag::is_finite_state(key, tensor)) return name_not_finite(key);
   return {};
 }
 

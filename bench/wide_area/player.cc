@@ -109,7 +109,7 @@ StageSeconds seconds_of(const proto::StageProgram& program, const plan::Rates& r
     if (output.role == dag::OutputRole::StateUpdate) seconds.segments[segment] += passes(2, bytes);
     if (output.role != dag::OutputRole::Gradient) continue;
     seconds.accumulate[segment] += plan::accumulate_seconds(bytes, rates);
-    seconds.update += passes(1, bytes) + plan::update_seconds(bytes, slots, rates);
+    seconds.update += passes(1, bytes) + plan::update_seconds(bytes, {.slots = slots}, rates);
   }
   return seconds;
 }

@@ -32,7 +32,7 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
     : candidates_(candidates),
       cluster_(std::move(cluster)),
       microbatches_(std::max(1u, plan.microbatches)),
-      optimizer_slots_(static_cast<uint32_t>(optimizer_slots(plan.training.optimizer).size())),
+      beside_(dag::beside_parameter(plan.training.optimizer)),
       clips_norm_(plan.training.decides_together()) {
   for (const PlannedStage& stage : plan.stages) add_stage(stage);
   add_messages(plan);
@@ -201,7 +201,7 @@ plan::StageWork Pace::work_of(uint32_t stage, const plan::Rates& rates) const {
   if (of.groups.empty()) compute[0] = of.seconds;
   double update = 0;
   for (const Bytes& parameter : of.parameters) {
-    update += plan::update_seconds(parameter, optimizer_slots_, rates);
+    update += plan::update_seconds(parameter, beside_, rates);
     if (microbatches_ > 1) compute[of.last_segment] += plan::accumulate_seconds(parameter, rates);
   }
   for (uint32_t segment = 0; segment < of.segments; ++segment)

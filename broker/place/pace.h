@@ -61,7 +61,7 @@ class Pace {
   const plan::ClusterView cluster_;
   const uint32_t microbatches_;              // of a step
   std::vector<uint32_t> microbatches_of_{};  // by replica, where each has some of them; empty: all of them
-  const uint32_t optimizer_slots_;
+  const dag::BesideParameter beside_;
   const bool clips_norm_;
   uint32_t replicas_ = 1;
   uint64_t every_ = 1;                    // steps between two agreements

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "broker/run/planned_run.h"
+#include "dag/slots.h"
 #include "dag/state.h"
 
 namespace weft::broker {
@@ -62,10 +63,10 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
     std::map<std::string_view, dag::ValueId> values;
     for (const dag::Initializer& initializer : graph.initializers())
       values.emplace(initializer.name, initializer.value);
-    for (dag::StateKey& key : dag::trained_state(graph, assignment.training.optimizer)) {
+    for (dag::StateKey key : dag::trained_state(graph, assignment.training.optimizer)) {
       if (!is_weight(key.slot)) key.replica = replica;
       if (const auto at = values.find(key.name); at != values.end())
-        state_.add(std::move(key), graph.spec(at->second));
+        state_.add(key, spec_of_state(key.slot, graph.spec(at->second), assignment.training.optimizer.slots));
     }
     for (KeptTensor& kept : kept_between_agreements(assignment, graph))
       state_.add(std::move(kept.key), std::move(kept.spec));

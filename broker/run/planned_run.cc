@@ -88,13 +88,13 @@ int64_t largest(const PlannedRun& plan, const Bytes& bytes_of) {
 
 int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
-  const auto slots = static_cast<int64_t>(optimizer_slots(plan.training.optimizer).size());
+  const dag::BesideParameter beside = dag::beside_parameter(plan.training.optimizer);
   int64_t bytes = graph != nullptr ? kept_bytes(plan, stage, *graph) : 0;
   for (const auto& tensor : plan.stages[stage].assignment->tensors) {
     if (!is_weight(tensor.key.slot)) continue;
     const bool trained =
         graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.key.name) != nullptr;
-    bytes += tensor.spec.bytes().value * (trained ? 1 + slots : 1);
+    bytes += tensor.spec.bytes().value + (trained ? beside.bytes(tensor.spec) : 0);
   }
   return bytes;
 }
@@ -102,8 +102,8 @@ int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage) {
 int64_t copied_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
   if (graph == nullptr || !keeps_state(*plan.stages[stage].assignment)) return 0;
-  const auto slots = static_cast<uint32_t>(optimizer_slots(plan.training.optimizer).size());
-  return dag::copied_bytes(*graph, slots).value + kept_bytes(plan, stage, *graph);
+  return dag::copied_bytes(*graph, dag::beside_parameter(plan.training.optimizer)).value +
+         kept_bytes(plan, stage, *graph);
 }
 
 int64_t largest_loaded_bytes(const PlannedRun& plan) { return largest(plan, loaded_bytes); }

@@ -34,11 +34,11 @@ struct TensorView {
   dag::TensorSpec spec;
 };
 
-// A parameter and what its update reads and writes, all of one spec.
+// A parameter and what its update reads and writes.
 struct ParameterUpdate {
-  dag::TensorSpec spec;
+  dag::TensorSpec spec;  // of the parameter and the gradient
   View parameter, gradient;
-  std::vector<View> slots;        // as dag::optimizer_slots
+  std::vector<View> slots;        // as dag::optimizer_slots, of the specs of dag/slots.h
   std::optional<size_t> group{};  // of OptimizerSpec::groups
 };
 

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dag/slots.h"
 #include "peer/machine/peer_state.h"
 
 namespace weft::peer {
@@ -16,7 +17,11 @@ int64_t state_bytes_of(const proto::AssignStage& assign) {
   for (const proto::StageProgram& program : assign.programs)
     if (program.kind == proto::ProgramKind::Train)
       for (const dag::StateKey& key : dag::trained_state(*program.graph, assign.training.optimizer))
-        bytes += program.graph->spec(program.graph->find_initializer(key.name)->value).bytes().value;
+        bytes +=
+            spec_of_state(key.slot, program.graph->spec(program.graph->find_initializer(key.name)->value),
+                          assign.training.optimizer.slots)
+                .bytes()
+                .value;
   return bytes;
 }
 // Those that a copy of the stage's state is made of: not what never changes, which lies with the broker.

@@ -4,7 +4,7 @@
 #include <future>
 
 #include "base/overloaded.h"
-#include "dag/finite.h"
+#include "dag/slots.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/service/bulk.h"
 #include "peer/service/encoding.h"
@@ -339,7 +339,7 @@ void ComputeService::hash(const StagePtr& stage, const Task& task, std::vector<S
     for (Submitted::Named& one : *named) {
       auto taken = one.tensor->take();
       if (!taken) return end(stage, task, fail(taken.error()));
-      if (task.kind == TaskKind::Snapshot && !dag::is_below_infinity(*taken))
+      if (task.kind == TaskKind::Snapshot && !dag::is_finite_state(one.key, *taken))
         return tell(stage, [stage, task, key = one.key](const Handlers& to) {
           if (to.on_not_finite) to.on_not_finite(stage->generation, task, key);
         });

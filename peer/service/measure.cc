@@ -69,7 +69,7 @@ Status DeviceMeter::measure(const UnitProblem& problem, Measured& measured) {
 double DeviceMeter::predicted(const Measured& measured, const plan::Rates& rates) {
   double sum = 0;
   for (const plan::GroupCost& group : measured.groups) sum += plan::seconds_of(group, rates);
-  for (const Bytes parameter : measured.updated) sum += plan::update_seconds(parameter, 2, rates);
+  for (const Bytes parameter : measured.updated) sum += plan::update_seconds(parameter, {.slots = 2}, rates);
   return sum;
 }
 

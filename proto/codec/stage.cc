@@ -4,6 +4,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "dag/slots.h"
 #include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
 
@@ -208,7 +209,7 @@ void read_group(const wire::ParameterGroup& from, dag::ParameterGroup& to, Reade
   read.finite(from.learning_rate_factor(), to.learning_rate_factor, "optimizer.groups.learning_rate_factor");
 }
 
-static_assert(has_fields<dag::OptimizerSpec, 10>);
+static_assert(has_fields<dag::OptimizerSpec, 11>);
 void put_optimizer(const dag::OptimizerSpec& from, wire::Optimizer& to) {
   to.set_type(put_enum<wire::OptimizerType>(from.type));
   to.set_learning_rate(from.learning_rate);
@@ -220,6 +221,7 @@ void put_optimizer(const dag::OptimizerSpec& from, wire::Optimizer& to) {
   to.set_beta2(from.beta2);
   to.set_epsilon(from.epsilon);
   for (const dag::ParameterGroup& group : from.groups) put(group, *to.add_groups());
+  to.set_slots(put_enum<wire::SlotType>(from.slots));
 }
 void read_optimizer(const wire::Optimizer& from, dag::OptimizerSpec& to, Reader& read) {
   read.enumerator(from.type(), to.type, dag::OptimizerType::AdamW, "optimizer.type");
@@ -235,6 +237,8 @@ void read_optimizer(const wire::Optimizer& from, dag::OptimizerSpec& to, Reader&
                "too many");
   for (int i = 0; i < from.groups_size() && read.good(); ++i)
     read_group(from.groups(i), to.groups.emplace_back(), read);
+  if (from.slots() != wire::SLOT_TYPE_UNSPECIFIED)
+    read.enumerator(from.slots(), to.slots, dag::SlotType::Int8, "optimizer.slots");
 }
 
 static_assert(has_fields<dag::ScheduleSpec, 3>);
@@ -328,8 +332,9 @@ void put(const AssignStage& from, wire::AssignStage& to) {
 namespace {
 
 // A weight may be given in half precision, as a file has it, where the programs hold its float32 master.
-bool fits(const TensorReference& tensor, const dag::TensorSpec& spec) {
-  return tensor.spec == spec || (is_weight(tensor.key.slot) && is_widened(tensor.spec, spec));
+bool fits(const TensorReference& tensor, const dag::TensorSpec& spec, dag::SlotType slots) {
+  return tensor.spec == spec_of_state(tensor.key.slot, spec, slots) ||
+         (is_weight(tensor.key.slot) && is_widened(tensor.spec, spec));
 }
 
 // Programs share initializers by name, and every tensor is one of theirs.
@@ -355,7 +360,8 @@ Status check_tensors(const AssignStage& stage) {
   std::set<dag::StateKey> seen;
   for (const TensorReference& tensor : stage.tensors) {
     const auto at = specs.find(tensor.key.name);
-    if (at == specs.end() || !fits(tensor, *at->second) || tensor.key.slot == dag::StateSlot::None)
+    if (at == specs.end() || !fits(tensor, *at->second, stage.training.optimizer.slots) ||
+        tensor.key.slot == dag::StateSlot::None)
       return fail(ErrorCode::OutOfRange, "tensors: '" + to_string(tensor.key) + "' " +
                                              to_string(tensor.spec) + " is no initializer of the programs");
     if (!seen.insert(tensor.key).second)

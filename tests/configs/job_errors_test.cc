@@ -43,7 +43,7 @@ TEST(JobErrors, UnknownKeysAreSuggestedAt) {
             "--set optimizer.momemtum: unknown key `optimizer.momemtum` (did you mean 'momentum'?)");
   EXPECT_EQ(message_of(kGood, {"optimizer.betas=[0.9,0.99]"}),
             "--set optimizer.betas: unknown key `optimizer.betas`; there are: type, learning_rate, "
-            "weight_decay, momentum, dampening, nesterov, groups");
+            "weight_decay, momentum, dampening, nesterov, slots, groups");
 }
 
 TEST(JobErrors, AValueIsANumberOrListsOfThemRowByRow) {
@@ -119,6 +119,8 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"optimizer={type: adam, betas: [0.9, 1.0]}", "from 0 to below 1"},
       {"optimizer={type: adam, momentum: 0.9}", "unknown key `optimizer.momentum`"},
       {"optimizer={type: rmsprop}", "there are: sgd, adam, adamw"},
+      {"optimizer={type: adamw, slots: int4}", "there are: float32, int8"},
+      {"optimizer.slots=int8", "sgd without a momentum has none"},
       {"schedule.type=cosin", "did you mean 'cosine'?"},
       {"schedule={type: cosine, final: 2}", "from 0 to 1"},
       {"schedule={type: constant, final: 0.1}", "unknown key `schedule.final`"},

@@ -133,7 +133,7 @@ void describe(std::ostream& out, const dag::LossSpec& loss) {
 void describe(std::ostream& out, const dag::OptimizerSpec& rule) {
   out << static_cast<int>(rule.type) << ' ' << rule.learning_rate << ' ' << rule.weight_decay << ' '
       << rule.momentum << ' ' << rule.dampening << rule.nesterov << ' ' << rule.beta1 << ' ' << rule.beta2
-      << ' ' << rule.epsilon << ' ' << rule.groups.size() << '\n';
+      << ' ' << rule.epsilon << ' ' << static_cast<int>(rule.slots) << ' ' << rule.groups.size() << '\n';
 }
 
 // All of a job that a default can be of.

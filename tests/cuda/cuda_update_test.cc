@@ -5,6 +5,7 @@
 #include "peer/backend/cuda/kernels/update.h"
 #include "peer/backend/cuda/update.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/coded_slots.h"
 #include "tests/backend/run_graph.h"
 #include "tests/cuda/backend_on_host.h"
 
@@ -132,6 +133,13 @@ TEST(CudaUpdate, AllParametersAtOnceGiveTheBitsOfOneAtATime) {
       ASSERT_TRUE(backend->update(rule, now, {&update, 1}).has_value());
     const std::vector<Tensor> a = together.results(), b = apart.results();
     for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bytes(a[i], b[i])) << i;
+  }
+}
+
+TEST(CudaUpdate, SlotsInEightBitsStepAsWhatTheyWidenTo) {
+  for (const dag::OptimizerSpec& rule : test::rules_with_slots()) {
+    test::expect_steps_of_widened_slots(*cuda_on_host({.seed = 4}), rule);
+    test::expect_steps_of_widened_slots(*cuda_on_host(), rule, /*one_at_a_time=*/true);
   }
 }
 

@@ -72,6 +72,19 @@ cp tests/numerics/gpt3/{job.yaml,data.npz} "$work/gpt3/"
 grep -q 'stages on a, .*stage 1 with first and last ops' "$work/ring.json" || fail "no ring: $(grep '"plan"' "$work/ring.json")"
 same_file "gpt with a tied embedding in a ring of 3 stages" "$work/ring.local.onnx" "$work/ring.onnx"
 
+# Optimizer slots in eight bits: in stages, and from a checkpoint of one machine as a job of several.
+slots=(--set optimizer.slots=int8 --set 'checkpoint={steps: 7}')
+"$weft" local "$work/gpt3/job.yaml" "${slots[@]}" --threads 1 --set "output=$work/slots.local.onnx" >"$work/slots.log"
+"$weft" submit "$work/gpt3/job.yaml" "${slots[@]}" --set placement.stages=3 --set "output=$work/slots.onnx" >>"$work/slots.log"
+same_file "gpt with slots in eight bits, in 3 stages" "$work/slots.local.onnx" "$work/slots.onnx"
+! cmp -s "$work/slots.local.onnx" "$work/ring.local.onnx" || fail "slots in eight bits have the bits of float32"
+"$weft" local "$work/gpt3/job.yaml" "${slots[@]}" --threads 2 --resume "$work/slots.local.onnx.checkpoints/checkpoint-14.json" \
+  --set "output=$work/resumed.onnx" >>"$work/slots.log"
+same_file "the same from its checkpoint, on one machine" "$work/slots.local.onnx" "$work/resumed.onnx"
+"$weft" submit "$work/gpt3/job.yaml" "${slots[@]}" --resume "$work/slots.local.onnx.checkpoints/checkpoint-14.json" \
+  --set placement.stages=2 --set "output=$work/begun.onnx" >>"$work/slots.log"
+same_file "the same from its checkpoint, in 2 stages" "$work/slots.local.onnx" "$work/begun.onnx"
+
 # The planner chooses the size of microbatches; the run keeps it when the broker dies together with a stage's peer.
 job_of gpt
 sets+=(--set steps=2000 --set schedule=null --set evaluate_every=0)

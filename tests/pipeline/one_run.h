@@ -44,10 +44,12 @@ struct Case {
   // Of replicas that add each step's gradients, each of up to so many stages: by replica, how many ranges of
   // microbatches it computes. Empty: one pipeline.
   std::vector<uint32_t> ranges{};
+  bool coded_slots = false;
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm
-             << (c.wrap_around ? ", wrapped" : "") << (c.skips ? ", skipping" : "")
+             << (c.coded_slots ? ", slots in eight bits" : "") << (c.wrap_around ? ", wrapped" : "")
+             << (c.skips ? ", skipping" : "")
              << (c.ranges.empty() ? "" : ", " + std::to_string(c.ranges.size()) + " replicas");
 }
 
@@ -65,6 +67,7 @@ inline dag::TrainingSpec training_spec(const Case& of) {
   spec.optimizer.weight_decay = 0.01;
   spec.schedule = {dag::ScheduleType::Cosine, 2, 0.1};
   spec.clip_norm = of.clip_norm;
+  if (of.coded_slots) spec.optimizer.slots = dag::SlotType::Int8;
   if (of.skips) spec.on_divergence = dag::OnDivergence::Skip;
   if (!of.ranges.empty()) spec.gradient_ranges = std::accumulate(of.ranges.begin(), of.ranges.end(), 0u);
   return spec;

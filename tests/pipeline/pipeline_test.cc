@@ -149,5 +149,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"transformer", 3, 0.5, true, false, {1, 3}}, Case{"transformer", 2, 0.5, false, false, {3, 1}},
         Case{"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}));
 
+INSTANTIATE_TEST_SUITE_P(CodedSlots, Pipeline,
+                         testing::Values(Case{"transformer", 3, 0.5, true, false, {}, true},
+                                         Case{"residual", 2, 0.5, false, true, {}, true},
+                                         Case{"adapted", 3, 0, false, false, {}, true},
+                                         Case{"transformer", 2, 0.5, false, false, {1, 2, 1}, true}));
+
 }  // namespace
 }  // namespace weft::pipeline

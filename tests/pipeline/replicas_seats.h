@@ -55,11 +55,13 @@ struct Case {
   double clip_norm = 0;
   std::vector<uint64_t> shares{};
   uint64_t settle_every = 1;
+  bool coded_slots = false;
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ", " << c.replicas << " replicas every " << c.every << " of " << c.steps << ", "
              << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares")
-             << ", settle every " << c.settle_every;
+             << ", settle every " << c.settle_every
+             << (c.coded_slots ? ", slots in eight bits" : "");
 }
 
 inline configs::Job job_of(const Case& of) {
@@ -70,6 +72,7 @@ inline configs::Job job_of(const Case& of) {
   job.optimizer.type = dag::OptimizerType::AdamW;
   job.optimizer.learning_rate = 0.01;
   job.optimizer.weight_decay = 0.01;
+  if (of.coded_slots) job.optimizer.slots = dag::SlotType::Int8;
   job.schedule = {dag::ScheduleType::Cosine, 2, 0.1};
   job.clip_norm = of.clip_norm;
   job.replicas = {.count = of.replicas, .every = of.every, .codec = compress::parse(of.codec).value()};

@@ -135,6 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"transformer", 4, 3, 26, "topk:0.02:int4"}, Case{"transformer", 2, 1, 6},
         Case{"transformer", 3, 5, 40, "int4", replicas::OuterType::Nesterov, 0.5},
         Case{"residual", 2, 5, 29, "int8", replicas::OuterType::Nesterov, 0, {5, 1}},
+        Case{"residual", 3, 3, 14, "topk:0.05:int8", replicas::OuterType::Nesterov, 0.5, {}, 1, true},
         Case{"transformer", 3, 6, 43, "topk:0.05:int8", replicas::OuterType::Average, 0.5, {2, 6, 3}}));
 
 // The same where a round's agreement travels while the next one is made.
@@ -142,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
     OverlappingRuns, Replicas,
     testing::Values(
         Case{"residual", 2, 3, 24, "dense", replicas::OuterType::Nesterov, 0, {}, 4},
-        Case{"residual", 3, 2, 35, "int8", replicas::OuterType::Average, 0, {}, 3},
+        Case{"residual", 3, 2, 35, "int8", replicas::OuterType::Average, 0, {}, 3, true},
         Case{"transformer", 4, 2, 47, "topk:0.02:int4", replicas::OuterType::Nesterov, 0.5, {}, 5},
         Case{"transformer", 2, 1, 10, "int4", replicas::OuterType::Nesterov, 0, {}, 2},
         Case{"residual", 2, 5, 41, "int8", replicas::OuterType::Nesterov, 0, {5, 1}, 6},

@@ -11,6 +11,7 @@
 #include "dag/copied_bytes.h"
 #include "dag/loss.h"
 #include "dag/recompute.h"
+#include "dag/slots.h"
 #include "dag/split.h"
 #include "dag/state.h"
 #include "peer/backend/cpu/cpu_backend.h"
@@ -195,13 +196,15 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
         on[s].recomputes = true;
         dag::recompute(*split, s, dag::op_table());
       }
+      const auto slots = seed % 3 == 0 ? dag::SlotType::Int8 : dag::SlotType::Float32;
       const Pipeline pipeline =
-          make_pipeline(model, stage_of_op, on, {.microbatches = accumulates ? 4u : 1u, .optimizer_slots = 2})
+          make_pipeline(model, stage_of_op, on,
+                        {.microbatches = accumulates ? 4u : 1u, .optimizer_slots = 2, .slot_type = slots})
               .value();
       for (uint32_t s = 0; s < stages; ++s) {
         peer::ExecutorOptions options;
         options.accumulates = accumulates;
-        options.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW};
+        options.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW, .slots = slots};
         options.segment_of_op = split->stages[s].segment_of_op;
         for (const auto& edge : split->cut_edges)
           if (edge.from_stage == s) options.kept.push_back(edge.sent);
@@ -232,14 +235,16 @@ TEST_P(OnEveryGraph, CopiesSendTheTrainedState) {
     Rng rng(seed, 5);
     const auto stage_of_op = random_cut(graph, model, 3, rng);
     const auto split = dag::split(graph, stage_of_op, 3, dag::op_table()).value();
-    const Pipeline pipeline =
-        make_pipeline(model, stage_of_op, std::vector<StageDevice>(3), {.optimizer_slots = 2}).value();
+    const auto slots = seed % 2 == 0 ? dag::SlotType::Int8 : dag::SlotType::Float32;
+    const Pipeline pipeline = make_pipeline(model, stage_of_op, std::vector<StageDevice>(3),
+                                            {.optimizer_slots = 2, .slot_type = slots})
+                                  .value();
     for (size_t s = 0; s < 3; ++s) {
       const Graph& stage = split.stages[s].graph;
       Bytes state;
       for (const dag::StateKey& key : dag::trained_state(stage, {.type = dag::OptimizerType::AdamW}))
-        state += stage.spec(stage.find_initializer(key.name)->value).bytes();
-      EXPECT_EQ(dag::copied_bytes(stage, 2), state) << "stage " << s;
+        state += spec_of_state(key.slot, stage.spec(stage.find_initializer(key.name)->value), slots).bytes();
+      EXPECT_EQ(dag::copied_bytes(stage, {2, slots}), state) << "stage " << s;
       EXPECT_EQ(pipeline.stages[s].copied, state) << "stage " << s;
     }
   }
@@ -266,7 +271,7 @@ TEST(PipelineWork, CopiesSendNothingThatIsNotTrained) {
                                           std::vector<StageDevice>(1), {.optimizer_slots = 2})
                                 .value();
   const Bytes head{3 * 64 * 10 * 4};  // its values, and two slots
-  EXPECT_EQ(dag::copied_bytes(graph, 2), head);
+  EXPECT_EQ(dag::copied_bytes(graph, {2}), head);
   EXPECT_EQ(pipeline.stages[0].copied, head);
   EXPECT_GT(pipeline.stages[0].host, head) << "the host fetches what is not trained, too";
 }

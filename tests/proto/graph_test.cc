@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "dag/slots.h"
 #include "dag/text.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/executor.h"
@@ -186,6 +187,22 @@ TEST(StageCodec, TakesAWeightInHalfPrecisionAndNothingElseInIt) {
         stage.tensors[0].key.slot = dag::StateSlot::M;
       },
       "tensors");
+}
+
+TEST(StageCodec, TakesSlotsAsTheOptimizerKeepsThem) {
+  const auto slot = [](dag::SlotType of_job, dag::SlotType of_tensor) {
+    return [=](AssignStage& stage) {
+      stage.training.optimizer.slots = of_job;
+      TensorReference& tensor = stage.tensors[0];
+      tensor.key.slot = dag::StateSlot::M;
+      tensor.spec = spec_of_state(tensor.key.slot, tensor.spec, of_tensor);
+    };
+  };
+  using enum dag::SlotType;
+  const auto taken = decode(encode(changed_stage(slot(Int8, Int8))));
+  EXPECT_TRUE(taken.has_value()) << taken.error().message;
+  expect_refused(slot(Int8, Float32), "tensors");
+  expect_refused(slot(Float32, Int8), "tensors");
 }
 
 TEST(StageCodec, RefusesAnAgreementThatCannotBe) {

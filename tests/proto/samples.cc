@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/printable.h"
+#include "dag/slots.h"
 
 namespace weft::test {
 namespace {
@@ -145,6 +146,7 @@ class Maker {
     to.microbatch_size = 1 + small();
     to.batch_size = to.microbatch_size * (1 + small());
     pick(to.optimizer.type, dag::OptimizerType::AdamW);
+    pick(to.optimizer.slots, dag::SlotType::Int8);
     pick(to.schedule.type, dag::ScheduleType::Cosine);
     pick(to.on_divergence, dag::OnDivergence::Skip);
     for (double* number : {&to.optimizer.learning_rate, &to.optimizer.weight_decay, &to.optimizer.momentum,
@@ -181,8 +183,9 @@ class Maker {
       for (const auto slot : {dag::StateSlot::M, dag::StateSlot::Momentum, dag::StateSlot::RunningStatistic,
                               dag::StateSlot::V, dag::StateSlot::Value}) {
         if (chance()) continue;
-        to.tensors.push_back(
-            {dag::of_initializer(initializer.name, slot), graph.spec(initializer.value), {}});
+        to.tensors.push_back({dag::of_initializer(initializer.name, slot),
+                              spec_of_state(slot, graph.spec(initializer.value), to.training.optimizer.slots),
+                              {}});
         fill(to.tensors.back().sha256);
       }
     to.sources = sources_of(to.tensors.size());

@@ -81,6 +81,7 @@ class Submission : public testing::Test {
     EXPECT_EQ(a.optimizer.momentum, b.optimizer.momentum);
     EXPECT_EQ(a.optimizer.nesterov, b.optimizer.nesterov);
     EXPECT_EQ(a.optimizer.beta2, b.optimizer.beta2);
+    EXPECT_EQ(a.optimizer.slots, b.optimizer.slots);
     EXPECT_EQ(a.schedule.type, b.schedule.type);
     EXPECT_EQ(a.schedule.warmup_steps, b.schedule.warmup_steps);
     EXPECT_EQ(a.schedule.final_fraction, b.schedule.final_fraction);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dag/slot_codes.h"
+
 namespace weft::peer::cpu {
 namespace {
 
@@ -111,10 +113,23 @@ void update_parameters(const Team& team, const LoopTable& loops, const dag::Opti
     const auto& group = parameters[array].group;
     return group ? *group + 1 : 0;
   };
+  static_assert(kGrain % kSlotBlock == 0 && kSlotBlock == dag::kSlotBlock);
+  const bool coded = optimizer.slots == dag::SlotType::Int8 && !optimizer_slots(optimizer).empty();
+  const uint32_t draw = dag::slot_draw(step.step);
+  const auto coded_slot = [&](size_t array, size_t index, int64_t begin) -> CodedSlot {
+    auto* codes = pointer<uint8_t>(parameters[array].slots[index]);
+    uint8_t* scales = codes + parameters[array].spec.element_count();
+    return {codes + begin, scales + begin / kSlotBlock, begin, draw};
+  };
   row.each(team, [&](size_t array, int64_t begin, int64_t end) {
     float* p = pointer<float>(parameters[array].parameter) + begin;
     const float* g = pointer<const float>(parameters[array].gradient) + begin;
-    if (sgd)
+    if (sgd && coded)
+      loops.coded_sgd(p, g, coded_slot(array, 0, begin), end - begin, of_sgd[args(array)]);
+    else if (coded)
+      loops.coded_adam(p, g, coded_slot(array, 0, begin), coded_slot(array, 1, begin), end - begin,
+                       of_adam[args(array)]);
+    else if (sgd)
       loops.sgd(p, g, slot(array, 0, begin), end - begin, of_sgd[args(array)]);
     else
       loops.adam(p, g, slot(array, 0, begin), slot(array, 1, begin), end - begin, of_adam[args(array)]);

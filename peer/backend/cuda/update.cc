@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "dag/state.h"
+#include "dag/slot_codes.h"
 #include "peer/backend/cuda/kernel.h"
 #include "peer/backend/cuda/kernels/update.h"
 
@@ -48,14 +48,20 @@ AdamArgs adam_args(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& s
       .gradient_scale = static_cast<float>(step.gradient_scale)};
 }
 
-UpdatedTensor updated_tensor(const ParameterUpdate& update) {
+template <typename Slot>
+Array<Slot> slot_of(const ParameterUpdate& update, size_t index, int64_t count) {
+  if (index >= update.slots.size()) return {};
+  return array_of<Slot>(update.slots[index], count);
+}
+void put(const ParameterUpdate& update, UpdatedTensor& into) {
   const int64_t count = update.spec.element_count();
-  const auto slot = [&](size_t index) -> Array<float> {
-    if (index >= update.slots.size()) return {};
-    return array_of<float>(update.slots[index], count);
-  };
-  return {array_of<float>(update.parameter, count), array_of<const float>(update.gradient, count), slot(0),
-          slot(1)};
+  into = {array_of<float>(update.parameter, count), array_of<const float>(update.gradient, count),
+          slot_of<float>(update, 0, count), slot_of<float>(update, 1, count)};
+}
+void put(const ParameterUpdate& update, CodedTensor& into) {
+  const int64_t count = update.spec.element_count(), bytes = dag::coded_slot_bytes(count);
+  into = {array_of<float>(update.parameter, count), array_of<const float>(update.gradient, count),
+          slot_of<uint8_t>(update, 0, bytes), slot_of<uint8_t>(update, 1, bytes)};
 }
 
 // How many of the sources one launch takes, at least one. Launches use the same scratch, one after another:
@@ -71,11 +77,10 @@ size_t squares_of_one_launch(std::span<const TensorView> sources) {
 }
 
 // Of the parameters of one group: fills tables and launches each that is full, and the last.
-template <typename Parameters, typename Args>
-Status update_all(Device& device, const EntryOf<Parameters>& kernel, const Args& args,
+template <typename Parameters>
+Status update_all(Device& device, const EntryOf<Parameters>& kernel, Parameters p,
                   std::span<const ParameterUpdate> parameters, std::optional<size_t> group) {
-  Parameters p{{}, args};
-  UpdateTable& table = p.table;
+  auto& table = p.table;
   const auto flush = [&]() -> Status {
     if (table.count == 0) return {};
     WEFT_TRY_STATUS(launch(device, kernel, grid_of_chunks(table.starts[table.count]), p));
@@ -85,7 +90,7 @@ Status update_all(Device& device, const EntryOf<Parameters>& kernel, const Args&
   for (const ParameterUpdate& update : parameters) {
     const int64_t chunks = chunks_of(update.spec.element_count());
     if (chunks == 0 || update.group != group) continue;
-    table.tensors[table.count] = updated_tensor(update);
+    put(update, table.tensors[table.count]);
     table.starts[table.count + 1] = table.starts[table.count] + chunks;
     if (++table.count == kUpdateTensors) WEFT_TRY_STATUS(flush());
   }
@@ -138,14 +143,25 @@ Status submit_sums_of_squares(Device& device, std::span<const TensorView> source
 
 Status submit_update(Device& device, const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step,
                      std::span<const ParameterUpdate> parameters) {
+  static_assert(kSlotBlock == dag::kSlotBlock && kUpdateChunk % kSlotBlock == 0);
   const size_t slots = dag::optimizer_slots(optimizer).size();
   for (const ParameterUpdate& update : parameters) WEFT_CHECK(update.slots.size() == slots);
+  const bool is_sgd = optimizer.type == dag::OptimizerType::Sgd;
+  const bool is_coded = optimizer.slots == dag::SlotType::Int8 && slots > 0;
+  const uint32_t draw = dag::slot_draw(step.step);
   for (size_t i = 0; i <= optimizer.groups.size(); ++i) {
     const std::optional<size_t> group = i == 0 ? std::nullopt : std::optional(i - 1);
     const auto of = dag::update_of_group(optimizer, step, group);
-    WEFT_TRY_STATUS(optimizer.type == dag::OptimizerType::Sgd
-                        ? update_all(device, k_sgd, sgd_args(of.optimizer, of.step), parameters, group)
-                        : update_all(device, k_adam, adam_args(of.optimizer, of.step), parameters, group));
+    const auto all = [&](const auto& kernel, auto p) {
+      return update_all(device, kernel, p, parameters, group);
+    };
+    if (is_sgd) {
+      const SgdArgs args = sgd_args(of.optimizer, of.step);
+      WEFT_TRY_STATUS(is_coded ? all(k_coded_sgd, CodedSgd{{}, args, draw}) : all(k_sgd, Sgd{{}, args}));
+    } else {
+      const AdamArgs args = adam_args(of.optimizer, of.step);
+      WEFT_TRY_STATUS(is_coded ? all(k_coded_adam, CodedAdam{{}, args, draw}) : all(k_adam, Adam{{}, args}));
+    }
   }
   return {};
 }

@@ -174,11 +174,11 @@ class NullBackend final : public Backend {
     return std::make_unique<NullDownload>(
         clock_, dag::TensorSpec{dag::DType::F64, {static_cast<int64_t>(sources.size())}});
   }
-  Status update(const dag::OptimizerSpec&, const dag::UpdateStep&,
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep&,
                 std::span<const ParameterUpdate> parameters) override {
+    const dag::BesideParameter beside = dag::beside_parameter(optimizer);
     for (const ParameterUpdate& parameter : parameters)
-      clock_->submit(plan::update_seconds(parameter.spec.bytes(),
-                                          static_cast<uint32_t>(parameter.slots.size()), options_.rates));
+      clock_->submit(plan::update_seconds(parameter.spec.bytes(), beside, options_.rates));
     return {};
   }
 

@@ -3,13 +3,14 @@
 #include <gnu/libc-version.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <new>
 #include <utility>
 
-#include "dag/state.h"
+#include "dag/slot_codes.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/backend/host/host_timer.h"
 #include "peer/backend/reference/reference_kernels.h"
@@ -167,21 +168,78 @@ void update_adam(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, El
   e.parameter -= step.learning_rate / first * m / (std::sqrt(v) / std::sqrt(second) + spec.epsilon);
 }
 
+// A slot while its parameter is updated: in double, or in eight bits (dag/slot_codes.h), a byte an element.
+class RefSlot {
+ public:
+  RefSlot(View view, int64_t count, dag::StateSlot slot, dag::SlotType type, bool second)
+      : format_(dag::slot_format(slot)), count_(count), second_(second) {
+    if (type == dag::SlotType::Float32)
+      reals_ = elements<double>(view, count);
+    else
+      bytes_ = elements<int64_t>(view, dag::coded_slot_bytes(count));
+  }
+  // Of the block that begins there: into `block`, and from there back.
+  void load(int64_t begin, std::span<double> block) const {
+    for (size_t i = 0; i < block.size(); ++i) {
+      const auto at = static_cast<size_t>(begin) + i;
+      block[i] = bytes_.empty() ? reals_[at]
+                                : double{dag::widen_code(format_, static_cast<uint8_t>(bytes_[at]),
+                                                         static_cast<uint8_t>(scale_of(begin)))};
+    }
+  }
+  void store(int64_t begin, std::span<const double> block, uint32_t draw) const {
+    if (bytes_.empty()) {
+      std::copy(block.begin(), block.end(), reals_.begin() + begin);
+      return;
+    }
+    float largest = 0;
+    for (const double value : block)
+      if (const auto x = std::abs(static_cast<float>(value)); std::isfinite(x))
+        largest = std::max(largest, x);
+    const uint8_t scale = dag::slot_scale(format_, largest);
+    scale_of(begin) = scale;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const int64_t at = begin + static_cast<int64_t>(i);
+      bytes_[static_cast<size_t>(at)] =
+          dag::narrow_code(format_, static_cast<float>(block[i]), scale, dag::slot_chance(draw, at, second_));
+    }
+  }
+
+ private:
+  int64_t& scale_of(int64_t begin) const {
+    return bytes_[static_cast<size_t>(count_ + begin / dag::kSlotBlock)];
+  }
+  dag::SlotFormat format_;
+  int64_t count_;
+  bool second_;
+  std::span<double> reals_{};
+  std::span<int64_t> bytes_{};
+};
+
 void update_parameter(const dag::OptimizerSpec& of_all, const dag::UpdateStep& step_of_all,
                       const ParameterUpdate& update) {
   const auto [optimizer, step] = dag::update_of_group(of_all, step_of_all, update.group);
   const int64_t count = update.spec.element_count();
   const auto p = elements<double>(update.parameter, count), g = elements<double>(update.gradient, count);
-  std::vector<std::span<double>> s;
-  s.reserve(update.slots.size());
-  for (const View slot : update.slots) s.push_back(elements<double>(slot, count));
-  WEFT_CHECK(s.size() == dag::optimizer_slots(optimizer).size());
-  for (size_t i = 0; i < p.size(); ++i) {
-    const Element element{p[i], step.gradient_scale * g[i]};
-    if (optimizer.type == dag::OptimizerType::Sgd)
-      update_sgd(optimizer, step, element, s.empty() ? nullptr : &s[0][i]);
-    else
-      update_adam(optimizer, step, element, s[0][i], s[1][i]);
+  const std::vector<dag::StateSlot> kinds = dag::optimizer_slots(optimizer);
+  WEFT_CHECK(update.slots.size() == kinds.size());
+  std::vector<RefSlot> slots;
+  for (size_t s = 0; s < kinds.size(); ++s)
+    slots.emplace_back(update.slots[s], count, kinds[s], optimizer.slots, s == 1);
+  const uint32_t draw = dag::slot_draw(step.step);
+  std::array<std::array<double, dag::kSlotBlock>, 2> block;
+  for (int64_t begin = 0; begin < count; begin += dag::kSlotBlock) {
+    const auto size = static_cast<size_t>(std::min(dag::kSlotBlock, count - begin));
+    for (size_t s = 0; s < slots.size(); ++s) slots[s].load(begin, std::span(block[s]).first(size));
+    for (size_t i = 0; i < size; ++i) {
+      const size_t at = static_cast<size_t>(begin) + i;
+      const Element element{p[at], step.gradient_scale * g[at]};
+      if (optimizer.type == dag::OptimizerType::Sgd)
+        update_sgd(optimizer, step, element, slots.empty() ? nullptr : &block[0][i]);
+      else
+        update_adam(optimizer, step, element, block[0][i], block[1][i]);
+    }
+    for (size_t s = 0; s < slots.size(); ++s) slots[s].store(begin, std::span(block[s]).first(size), draw);
   }
 }
 

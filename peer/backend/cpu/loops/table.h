@@ -142,6 +142,14 @@ struct SgdArgs {
   float learning_rate, weight_decay, momentum, keep /* 1 - dampening */, gradient_scale;
   int first, nesterov;
 };
+// A slot in eight bits of the elements from `first` of their tensor on: dag/slot_codes.h has what the numbers
+// are. `draw` is of the update.
+constexpr int64_t kSlotBlock = 256;
+struct CodedSlot {
+  uint8_t *codes, *scales;
+  int64_t first;  // a multiple of kSlotBlock
+  uint32_t draw;
+};
 struct AdamArgs {
   float decay_factor;  // adamw: the parameter times this first; adam: 1
   float weight_decay;  // adam: added to the gradient; adamw: 0
@@ -351,6 +359,10 @@ struct LoopTable {
   void (*sgd)(float* parameter, const float* gradient, float* momentum, int64_t count, const SgdArgs& args);
   void (*adam)(float* parameter, const float* gradient, float* m, float* v, int64_t count,
                const AdamArgs& args);
+  void (*coded_sgd)(float* parameter, const float* gradient, const CodedSlot& momentum, int64_t count,
+                    const SgdArgs& args);
+  void (*coded_adam)(float* parameter, const float* gradient, const CodedSlot& m, const CodedSlot& v,
+                     int64_t count, const AdamArgs& args);
 };
 
 // The widest set that this processor has, up to `widest`, the name of one ("baseline", "v3", "v4").

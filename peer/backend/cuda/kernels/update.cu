@@ -84,10 +84,124 @@ __device__ __forceinline__ void over_chunk(int64_t begin, int64_t count, const F
 }
 
 template <typename Rule>
-__device__ __forceinline__ void update(const UpdateTable& table, const UpdatedTensor& t, int32_t which,
-                                       const Rule& rule) {
+__device__ __forceinline__ void update(const UpdateTable<UpdatedTensor>& table, const UpdatedTensor& t,
+                                       int32_t which, const Rule& rule) {
   over_chunk((blockIdx.x - table.starts[which]) * kUpdateChunk, t.gradient.count,
              [&](int64_t i) { update_four(t, i, rule); }, [&](int64_t i) { update_one(t, i, rule); });
+}
+
+// ---- slots in eight bits: a warp widens a block, takes the step, and narrows it ----
+
+inline constexpr int32_t kOfLane = kSlotBlock / 32;  // elements of a block, 32 apart
+
+struct SignedCode {
+  static constexpr bool kHasSign = true;
+  static constexpr uint32_t kExponentMax = 15, kCodeMax = 127, kNotFinite = 0x80, kWidened = 0x7FC00000u;
+};
+struct UnsignedCode {
+  static constexpr bool kHasSign = false;
+  static constexpr uint32_t kExponentMax = 31, kCodeMax = 254, kNotFinite = 255, kWidened = 0x7F800000u;
+};
+struct LargestOf {
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
+__device__ __forceinline__ uint32_t mix_bits(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+template <typename Code>
+__device__ __forceinline__ float widen(uint32_t code, uint32_t scale) {
+  constexpr uint32_t kLeast = Code::kExponentMax + 3;
+  const uint32_t base = (scale < kLeast ? kLeast : scale) - Code::kExponentMax;
+  const uint32_t magnitude = Code::kHasSign ? code & 127u : code;
+  const float unit = __uint_as_float((base - 2) << 23);
+  uint32_t bits = magnitude < 8 ? __float_as_uint(static_cast<float>(magnitude) * unit)
+                                : (magnitude << 20) + (base << 23);
+  if (Code::kHasSign) bits |= code >> 7 << 31;
+  return __uint_as_float(code == Code::kNotFinite ? Code::kWidened : bits);
+}
+
+template <typename Code>
+__device__ __forceinline__ uint32_t narrow(float value, uint32_t scale, uint32_t chance) {
+  const uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7FFFFFFFu;
+  const uint32_t base = scale - Code::kExponentMax;
+  if (magnitude >= 0x7F800000u) return Code::kNotFinite;
+  if (magnitude < 0x800000u) return 0;
+  uint32_t code = 0;
+  if (magnitude >> 23 > base)
+    code = (magnitude - (base << 23) + chance) >> 20;
+  else
+    code = static_cast<uint32_t>(fabsf(value) * __uint_as_float((256 - base) << 23) +
+                                 static_cast<float>(chance) * 0x1p-20f);
+  if (!Code::kHasSign && code == 0) code = 1;
+  if (code > Code::kCodeMax) code = Code::kCodeMax;
+  if (Code::kHasSign && code > 0) code |= bits >> 31 << 7;
+  return code;
+}
+
+// A lane's elements of the block that begins at `begin`, of a slot of `count` elements.
+template <typename Code>
+struct LaneSlot {
+  Array<uint8_t> bytes;
+  float values[kOfLane];
+
+  __device__ __forceinline__ void load(int64_t begin, int64_t count, int32_t lane) {
+    const uint32_t scale = bytes[count + begin / kSlotBlock];
+    WEFT_UNROLL
+    for (int32_t j = 0; j < kOfLane; ++j) {
+      const int64_t i = begin + lane + 32 * j;
+      values[j] = i < count ? widen<Code>(bytes[i], scale) : 0.0f;
+    }
+  }
+  // All lanes of the warp call. `shift`: of the chance within the hash.
+  __device__ __forceinline__ void store(int64_t begin, int64_t count, int32_t lane, uint32_t draw,
+                                        uint32_t shift) const {
+    uint32_t largest = 0;
+    WEFT_UNROLL
+    for (int32_t j = 0; j < kOfLane; ++j) {
+      const uint32_t magnitude = __float_as_uint(values[j]) & 0x7FFFFFFFu;
+      if (begin + lane + 32 * j < count && magnitude < 0x7F800000u && magnitude > largest)
+        largest = magnitude;
+    }
+    largest = warp_fold(largest, LargestOf());
+    constexpr uint32_t kLeast = Code::kExponentMax + 3;
+    uint32_t scale = (largest + 0x1FFFFFu) >> 23;
+    scale = scale < kLeast ? kLeast : scale > 254 ? 254 : scale;
+    WEFT_UNROLL
+    for (int32_t j = 0; j < kOfLane; ++j) {
+      const int64_t i = begin + lane + 32 * j;
+      const uint32_t chance = (mix_bits(static_cast<uint32_t>(i) ^ draw) >> shift) & 0xFFFFFu;
+      if (i < count) bytes[i] = static_cast<uint8_t>(narrow<Code>(values[j], scale, chance));
+    }
+    if (lane == 0) bytes[count + begin / kSlotBlock] = static_cast<uint8_t>(scale);
+  }
+};
+
+template <bool kHasSecond, typename Rule>
+__device__ __forceinline__ void update_coded(const CodedTensor& t, int64_t chunk, uint32_t draw,
+                                             const Rule& rule) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int64_t count = t.gradient.count, end = (chunk + 1) * kUpdateChunk;
+  for (int64_t begin = chunk * kUpdateChunk + kSlotBlock * static_cast<int64_t>(threadIdx.x / 32);
+       begin < end && begin < count; begin += kSlotBlock * (kUpdateThreads / 32)) {
+    LaneSlot<SignedCode> first{t.first, {}};
+    LaneSlot<UnsignedCode> second{t.second, {}};
+    first.load(begin, count, lane);
+    if (kHasSecond) second.load(begin, count, lane);
+    for (int32_t j = 0; j < kOfLane; ++j) {
+      const int64_t i = begin + lane + 32 * j;
+      if (i >= count) continue;
+      float p = t.parameter[i];
+      rule(p, t.gradient[i], first.values[j], second.values[j]);
+      t.parameter[i] = p;
+    }
+    __syncwarp();  // the scale was read by all
+    first.store(begin, count, lane, draw, 12);
+    if (kHasSecond) second.store(begin, count, lane, draw, 0);
+  }
 }
 
 }  // namespace
@@ -105,6 +219,19 @@ __global__ void __launch_bounds__(kUpdateThreads) adam(Adam p) {
   update(p.table, t, which, AdamRule{p.args});
 }
 WEFT_KERNEL_ENTRY(adam, Adam)
+
+__global__ void __launch_bounds__(kUpdateThreads) coded_sgd(CodedSgd p) {
+  const int32_t which = tensor_of(p.table.starts, p.table.count, blockIdx.x);
+  update_coded<false>(p.table.tensors[which], blockIdx.x - p.table.starts[which], p.draw,
+                      SgdRule{p.args, true});
+}
+WEFT_KERNEL_ENTRY(coded_sgd, CodedSgd)
+
+__global__ void __launch_bounds__(kUpdateThreads) coded_adam(CodedAdam p) {
+  const int32_t which = tensor_of(p.table.starts, p.table.count, blockIdx.x);
+  update_coded<true>(p.table.tensors[which], blockIdx.x - p.table.starts[which], p.draw, AdamRule{p.args});
+}
+WEFT_KERNEL_ENTRY(coded_adam, CodedAdam)
 
 __global__ void __launch_bounds__(kUpdateThreads) accumulate(Accumulate p) {
   over_chunk(

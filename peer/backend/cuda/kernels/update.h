@@ -42,9 +42,16 @@ struct UpdatedTensor {
   Array<const float> gradient;
   Array<float> first, second;  // momentum, or the two moments; or absent
 };
+// The same, with slots in eight bits: codes, then scales (dag/slot_codes.h).
+struct CodedTensor {
+  Array<float> parameter;
+  Array<const float> gradient;
+  Array<uint8_t> first, second;  // the second may be absent
+};
 inline constexpr int32_t kUpdateTensors = 48;
+template <typename Tensor>
 struct UpdateTable {
-  UpdatedTensor tensors[kUpdateTensors];
+  Tensor tensors[kUpdateTensors];
   int64_t starts[kUpdateTensors + 1];  // as Squares::starts, from 0
   int32_t count;
 };
@@ -54,7 +61,7 @@ struct SgdArgs {
   int32_t first, nesterov;
 };
 struct Sgd {
-  UpdateTable table;
+  UpdateTable<UpdatedTensor> table;
   SgdArgs args;
 };
 extern const EntryOf<Sgd> k_sgd;
@@ -65,12 +72,28 @@ struct AdamArgs {
   float step_size, inverse_sqrt_correction2, epsilon, gradient_scale;
 };
 struct Adam {
-  UpdateTable table;
+  UpdateTable<UpdatedTensor> table;
   AdamArgs args;
 };
 extern const EntryOf<Adam> k_adam;
 
+// With slots in eight bits. `draw` is of the update.
+inline constexpr int32_t kSlotBlock = 256;
+struct CodedSgd {
+  UpdateTable<CodedTensor> table;
+  SgdArgs args;
+  uint32_t draw;
+};
+extern const EntryOf<CodedSgd> k_coded_sgd;
+struct CodedAdam {
+  UpdateTable<CodedTensor> table;
+  AdamArgs args;
+  uint32_t draw;
+};
+extern const EntryOf<CodedAdam> k_coded_adam;
+
 // What a launch may be given.
-static_assert(sizeof(Squares) <= 4096 && sizeof(Sgd) <= 4096 && sizeof(Adam) <= 4096);
+static_assert(sizeof(Squares) <= 4096 && sizeof(Sgd) <= 4096 && sizeof(Adam) <= 4096 &&
+              sizeof(CodedSgd) <= 4096 && sizeof(CodedAdam) <= 4096);
 
 }  // namespace weft::peer::cuda
