@@ -67,6 +67,8 @@ inline constexpr uint32_t kProtocolMinorOfExactReplicas = 20;
 inline constexpr uint32_t kProtocolMinorOfKeptCopies = 21;
 // The first whose peers make a round while the one before is agreed on; others get no stage of such a job.
 inline constexpr uint32_t kProtocolMinorOfOverlap = 22;
+// The first whose peers keep optimizer slots in eight bits; others get no stage of a job that has any.
+inline constexpr uint32_t kProtocolMinorOfCodedSlots = 23;
 // From 24 on peers say which ops they know (dag/op_set.h); others are taken to know those of before.
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.

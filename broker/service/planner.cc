@@ -323,7 +323,9 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
   return Wanted{.compresses = job.compression.policy != plan::CompressionPolicy::None,
                 .arithmetic = job.arithmetic,
                 .skips_steps = job.skips_diverged(),
-                .peer_minor = job.replicas.overlap()               ? proto::kProtocolMinorOfOverlap
+                .peer_minor = job.optimizer.slots != dag::SlotType::Float32
+                                  ? proto::kProtocolMinorOfCodedSlots
+                              : job.replicas.overlap()             ? proto::kProtocolMinorOfOverlap
                               : has_shares                         ? proto::kProtocolMinorOfShares
                               : job.replicas.are_local()           ? proto::kProtocolMinorOfLocalSteps
                               : train::exact_replicas_max(job) > 1 ? proto::kProtocolMinorOfExactReplicas

@@ -182,6 +182,15 @@ TEST_F(PlanningOfJobs, SubmissionsThatWaitAreBounded) {
   EXPECT_FALSE(of_another->is_there());
 }
 
+TEST_F(PlanningOfJobs, OnlyPeersThatKeepSlotsInEightBitsSuitAJobThatHasThem) {
+  start();
+  for (const char* others : {"replicas=1", "sync={every: 3}"}) {
+    const auto checked = check(jobs_.submit("gpt3", {"optimizer.slots=int8", others}))->wait();
+    ASSERT_TRUE(checked.has_value()) << checked.error().message;
+    EXPECT_EQ(checked->peer_minor, proto::kProtocolMinorOfCodedSlots);
+  }
+}
+
 TEST_F(PlanningOfJobs, NoPeersIsNoReasonToStartAProcess) {
   start_with_processes_that_hang();
   StartPlanning request = test::request_for(1, jobs_.submit("gpt3"));
