@@ -119,7 +119,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"optimizer={type: adam, betas: [0.9, 1.0]}", "from 0 to below 1"},
       {"optimizer={type: adam, momentum: 0.9}", "unknown key `optimizer.momentum`"},
       {"optimizer={type: rmsprop}", "there are: sgd, adam, adamw"},
-      {"optimizer={type: adamw, slots: int4}", "there are: float32, int8"},
+      {"optimizer={type: adamw, slots: int4}", "did you mean 'int8'?"},
       {"optimizer.slots=int8", "sgd without a momentum has none"},
       {"schedule.type=cosin", "did you mean 'cosine'?"},
       {"schedule={type: cosine, final: 2}", "from 0 to 1"},
