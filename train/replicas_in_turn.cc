@@ -55,6 +55,15 @@ std::string describe_other_replicas(size_t then, size_t now) {
                      : ": that of others, and what they owed, is left out");
 }
 
+std::string describe_replicas(const replicas::ReplicaTerms& terms) {
+  std::string text = std::to_string(terms.count) +
+                     (terms.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
+                     " whenever each has made " + std::to_string(terms.every) + " steps";
+  if (terms.overlap())
+    text += "; all take that a round later, but for every " + std::to_string(terms.settle_every) + " rounds";
+  return text;
+}
+
 Result<std::unique_ptr<ReplicasInTurn>> ReplicasInTurn::create(const configs::Job& job,
                                                                const std::vector<StateKey>& trained_state,
                                                                std::shared_ptr<peer::State> state,

@@ -32,6 +32,8 @@ struct Agreed {
 
 // What is said where a checkpoint is of another number of replicas than the job has.
 std::string describe_other_replicas(size_t then, size_t now);
+// How many there are on one machine, and when they agree.
+std::string describe_replicas(const replicas::ReplicaTerms& terms);
 
 class ReplicasInTurn {
  public:

@@ -87,15 +87,6 @@ std::vector<dag::StateKey> untrained_weights(const dag::Graph& graph,
   return keys;
 }
 
-std::string describe_replicas(const replicas::ReplicaTerms& terms) {
-  std::string text = std::to_string(terms.count) +
-                     (terms.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
-                     " whenever each has made " + std::to_string(terms.every) + " steps";
-  if (terms.overlap())
-    text += "; all take that a round later, but for every " + std::to_string(terms.settle_every) + " rounds";
-  return text;
-}
-
 // One run of a job. Members in the order in which they come to be.
 class Run {
  public:
