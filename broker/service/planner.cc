@@ -122,6 +122,7 @@ Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned,
 // What lowering puts in (Reorder) was there from the first.
 std::vector<const dag::Graph*> graphs_of(const JobContext& context) {
   std::vector<const dag::Graph*> graphs;
+  graphs.reserve(context.programs.size() + 2);
   for (const auto& [kind, program] : context.programs) graphs.push_back(&program.graph);
   if (!context.served) return graphs;
   graphs.push_back(context.served->model.graph.get());

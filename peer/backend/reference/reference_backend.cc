@@ -224,6 +224,7 @@ void update_parameter(const dag::OptimizerSpec& of_all, const dag::UpdateStep& s
   const std::vector<dag::StateSlot> kinds = dag::optimizer_slots(optimizer);
   WEFT_CHECK(update.slots.size() == kinds.size());
   std::vector<RefSlot> slots;
+  slots.reserve(kinds.size());
   for (size_t s = 0; s < kinds.size(); ++s)
     slots.emplace_back(update.slots[s], count, kinds[s], optimizer.slots, s == 1);
   const uint32_t draw = dag::slot_draw(step.step);
