@@ -311,11 +311,32 @@ Result<JobPlanner::Wanted> JobPlanner::check_served(const proto::SubmitJob& subm
                 .serves = job.serve->name};
 }
 
+namespace {
+
+// The oldest whose peers know all that the job asks of a stage.
+uint32_t peer_minor_of(const configs::Job& job) {
+  const struct {
+    bool asks;
+    uint32_t minor;
+  } features[] = {
+      {job.may_have_empty_steps() || !job.optimizer.groups.empty(), proto::kProtocolMinorOfEmptySteps},
+      {job.replicas.are_local(), proto::kProtocolMinorOfLocalSteps},
+      {job.replica_choice.shares || !job.replicas.shares.empty(), proto::kProtocolMinorOfShares},
+      {train::exact_replicas_max(job) > 1, proto::kProtocolMinorOfExactReplicas},
+      {job.replicas.overlap(), proto::kProtocolMinorOfOverlap},
+      {job.optimizer.slots != dag::SlotType::Float32, proto::kProtocolMinorOfCodedSlots},
+  };
+  uint32_t minor = 0;
+  for (const auto& feature : features)
+    if (feature.asks) minor = std::max(minor, feature.minor);
+  return minor;
+}
+
+}  // namespace
+
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
   if (job.task == configs::Task::Serve) return check_served(submission, job);
-  const bool has_shares = job.replica_choice.shares || !job.replicas.shares.empty();
-  const bool is_new = job.may_have_empty_steps() || !job.optimizer.groups.empty();
   // Rows that are not of the model are refused at once; its weights do not matter for that.
   if (!submission.tensors.empty()) {
     SubmittedModel files(submission, model_path(job, folder_), blobs_);
@@ -324,14 +345,7 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
   return Wanted{.compresses = job.compression.policy != plan::CompressionPolicy::None,
                 .arithmetic = job.arithmetic,
                 .skips_steps = job.skips_diverged(),
-                .peer_minor = job.optimizer.slots != dag::SlotType::Float32
-                                  ? proto::kProtocolMinorOfCodedSlots
-                              : job.replicas.overlap()             ? proto::kProtocolMinorOfOverlap
-                              : has_shares                         ? proto::kProtocolMinorOfShares
-                              : job.replicas.are_local()           ? proto::kProtocolMinorOfLocalSteps
-                              : train::exact_replicas_max(job) > 1 ? proto::kProtocolMinorOfExactReplicas
-                              : is_new                             ? proto::kProtocolMinorOfEmptySteps
-                                                                   : 0};
+                .peer_minor = peer_minor_of(job)};
 }
 
 }  // namespace weft::broker

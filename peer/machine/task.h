@@ -28,7 +28,7 @@ enum class TaskKind : uint8_t {
   Update,    // squares too, when `with_squares`
   Differ,    // where replicas with local steps agree: what this one has learnt since, for who adds it up
   Mean,      // of these, as they have come: for the other replicas
-  Agree,     // go on from the weights that the means give; where a round overlaps, with what came after it
+  Agree,     // take the weights that the means give, and go on from them, or by what was learnt since
   Reduce,    // where replicas add each step's gradients: the sums of all their ranges, of what is owned here
   Gather,    // of the others: take the sums of their owners
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies

@@ -57,26 +57,20 @@ done
 diff <(tail -n +2 "$work/overlap.local.rounds.jsonl") <(tail -n +2 "$work/out.rounds.jsonl") >&2 || fail "their record is another"
 grep -q '"overlaps":true' "$work/out.rounds.jsonl" || fail "no round overlapped the next one"
 
-# One of four peers with a stage of two replicas is killed; a fifth takes the stage.
-# So many steps that it still runs when there is somebody to be killed, and to be stopped.
-terms kill 2 600 '{every: 6, codec: int8}'
-start_peer e --device cpu:1 --listen 127.0.0.1:0
-submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
-wait_for_step 20
-lose_peer "$(one_of $(active_peers))"
-wait_for_recovery
-finish_job
-same_file "2 replicas of 2 stages, of which one was lost" "$work/kill.local.onnx" "$work/out.onnx"
-
-terms late 2 600 '{every: 6, codec: int8, overlap: true}'
-start_peer f --device cpu:1 --listen 127.0.0.1:0
-submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
-wait_for_step 20
-lose_peer "$(one_of $(active_peers))"
-wait_for_recovery
-finish_job
-same_file "2 replicas of 2 stages whose rounds overlap, of which one was lost" "$work/late.local.onnx" "$work/out.onnx"
-terms kill 2 600 '{every: 6, codec: int8}'
+# lose_one NAME SYNC SPARE WHAT: one of four peers with a stage of two replicas is killed; a spare takes the stage. So many
+# steps that it still runs when there is somebody to be killed, and to be stopped.
+lose_one() {
+  terms "$1" 2 600 "$2"
+  start_peer "$3" --device cpu:1 --listen 127.0.0.1:0
+  submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
+  wait_for_step 20
+  lose_peer "$(one_of $(active_peers))"
+  wait_for_recovery
+  finish_job
+  same_file "2 replicas of 2 stages$4, of which one was lost" "$work/$1.local.onnx" "$work/out.onnx"
+}
+lose_one late '{every: 6, codec: int8, overlap: true}' e ' whose rounds overlap'
+lose_one kill '{every: 6, codec: int8}' f ''
 
 # Stopped after an agreement, gone on with, and finished.
 submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
