@@ -42,14 +42,9 @@ std::string describe_shares(const ReplicasPlan& plan) {
 // Whether anybody waits for an agreement.
 std::string describe_overlap(const ReplicasRequest& request, const ReplicasPlan& plan) {
   if (request.settle_every <= 1) return {};
-  double slowest = 0;
-  for (size_t replica = 0; replica < plan.replicas.size(); ++replica) {
-    const uint64_t own = plan.shares.empty() ? request.every : plan.shares[replica];
-    slowest = std::max(slowest, static_cast<double>(own) * seconds(plan.replicas[replica].predicted_step));
-  }
   const std::string others =
       ", of " + std::to_string(request.settle_every - 1) + " in " + std::to_string(request.settle_every);
-  return others + (seconds(plan.agreement) <= slowest ? " hidden" : " hidden for as long as a round takes");
+  return others + (plan.agreement <= plan.round ? " hidden" : " hidden for as long as a round takes");
 }
 
 std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {

@@ -276,22 +276,25 @@ class ReplicasSearch {
   uint64_t share(const Found& found, size_t replica) const {
     return found.shares.empty() ? request_.every : found.shares[replica];
   }
-  double seconds_a_step(const Found& found) const {
-    if (adds_gradients()) {
-      double slowest = 0;
-      for (const Plan* plan : found.plans) slowest = std::max(slowest, seconds(plan->predicted_step));
-      return slowest + found.agreement;
-    }
-    double slowest = 0, steps = 0;
+  // In which the slowest makes its steps.
+  double seconds_a_round(const Found& found) const {
+    double slowest = 0;
     for (size_t replica = 0; replica < found.plans.size(); ++replica) {
-      const auto own = static_cast<double>(share(found, replica));
+      const auto own = adds_gradients() ? 1.0 : static_cast<double>(share(found, replica));
       slowest = std::max(slowest, own * seconds(found.plans[replica]->predicted_step));
-      steps += own;
     }
+    return slowest;
+  }
+  double seconds_a_step(const Found& found) const {
+    const double round = seconds_a_round(found);
+    if (adds_gradients()) return round + found.agreement;
+    double steps = 0;
+    for (size_t replica = 0; replica < found.plans.size(); ++replica)
+      steps += static_cast<double>(share(found, replica));
     // Those that overlap take as long as what takes longer; the last one of so many is waited for.
     const auto rounds = static_cast<double>(request_.settle_every);
-    const double hidden = (rounds - 1) * std::max(slowest, found.agreement);
-    return (hidden + slowest + found.agreement) / (rounds * steps);
+    const double hidden = (rounds - 1) * std::max(round, found.agreement);
+    return (hidden + round + found.agreement) / (rounds * steps);
   }
 
   std::vector<uint32_t> stages_with(const AgreedWeight& weight, const Found& found) const {
@@ -355,6 +358,7 @@ class ReplicasSearch {
     }
     const auto duration = [](double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); };
     answer.agreement = duration(found.agreement);
+    answer.round = duration(seconds_a_round(found));
     answer.predicted_step = duration(found.step * static_cast<double>(answer.steps_at_once()));
     answer.explanation = explain_replicas(request_, answer);
     return answer;

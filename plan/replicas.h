@@ -48,6 +48,7 @@ struct ReplicasPlan {
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
   std::vector<uint32_t> ranges{};      // of replicas that add gradients, by replica; empty: one pipeline
   Duration agreement{};                // what one takes
+  Duration round{};                    // in which the slowest makes its steps between two; or one step
   // In which they make one step each, on average, with its part of an agreement; or one step together.
   Duration predicted_step{};
   std::vector<std::string> explanation{};
