@@ -66,7 +66,7 @@ bool is_of_the_data(const Job& job, const PlannedRun& plan, const InnerSteps& in
   }
   return accusers.size() >= kAccusedMax && !plan.local_steps->given_again.empty() &&
          accused_in(all) >= kAccusedMax &&
-         step == inner.next_whole(plan.stages.front().assignment->after_step + 1);
+         step == inner.next_end(plan.stages.front().assignment->after_step + 1);
 }
 
 // Those of them who get no part in the job any more. Who says so of a replica that is left out already only
@@ -102,7 +102,7 @@ Status Recovery::on_difference_refused(Job& job, uint32_t stage, const Peer& pee
   if (!inner.are_local() || refused.replica >= inner.replicas() ||
       refused.replica == inner.replica_of(plan.stages[stage].assignment->seat))
     return fail(ErrorCode::InvalidArgument, "it refuses what no other replica sends");
-  if (refused.step <= at->run->committed_step()) return {};
+  if (inner.is_agreed(refused.step, at->run->committed_step())) return {};
   const bool is_known = at->run->absence().has_replica(refused.replica);
   std::set<PeerId> accused;
   std::string names;

@@ -55,14 +55,14 @@ constexpr JobKey kReplicas[] = {
     {.path = "sync.overlap",
      .meaning =
          "Whether an agreement travels while the next round is made, and is taken at that one's end: no "
-         "replica waits for its line. Other bytes come of it. A lost peer costs everybody the steps "
-         "since all had the same weights.",
+         "replica waits for its line. Other bytes come of it. A lost peer costs what its replica made of "
+         "two rounds.",
      .example = "replicas: 2\nsync: {every: 30, codec: int4, overlap: true}",
      .otherwise = "false"},
     {.path = "sync.settle_every",
      .meaning =
          "With `overlap`: after so many rounds all wait for their agreement, and have the same weights. "
-         "Evaluations, checkpoints and a stop wait for that.",
+         "Evaluations and checkpoints wait for that; a stop waits for the round under way.",
      .example = "replicas: 2\nsync: {every: 30, overlap: true, settle_every: 8}",
      .otherwise = "4"},
     {.path = "sync.outer",

@@ -28,10 +28,14 @@ enum class CommandKind : uint8_t {
   // the weights as they are, over dense links and over the codecs: what they do to the loss and to the
   // gradient. Nothing is updated. Only where a step has several microbatches.
   Compare = 6,
-  // Of replicas that make local steps: they agree after `step`, which is the last one granted, without those
-  // of `left_out`, which were lost; and make none after it. Carried out when it comes, before what came
-  // before it is done, and answered by ReplicasLeftOut.
+  // Of replicas that make local steps: they agree after `step`, which is the last one granted and a round's
+  // end, without those of `left_out`, which were lost; and make none after it. Where the round before that
+  // overlaps it, they have no part in that one either (replicas::first_left_out). Carried out when it comes,
+  // before what came before it is done, and answered by ReplicasLeftOut.
   LeaveOut = 7,
+  // Likewise: all have the same weights after `step`, which is the last one granted and the end of a round
+  // that would overlap the next one; and make none after it. Carried out when it comes.
+  Settle = 8,
 };
 // The passes of a Compare, in order, as microbatches of that step. The gradient of Added is added to Dense's;
 // Compressed is the same as Added, to the bit, with a gradient of its own.

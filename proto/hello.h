@@ -20,7 +20,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 24;
+inline constexpr uint32_t kProtocolMinor = 25;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -48,16 +48,14 @@ inline constexpr uint32_t kProtocolMinorOfDrafts = 11;
 // take a job that begins at a checkpoint, and remove a job that has ended. From 14 on peers say how far the
 // upload of a checkpoint is.
 inline constexpr uint32_t kProtocolMinorOfBeginnings = 13;
-// The first whose peers make local steps beside those of other replicas, and agree with them; others get no
-// stage of a job whose replicas do.
-inline constexpr uint32_t kProtocolMinorOfLocalSteps = 14;
-// The first whose peers know that replicas may have shares of a round; others get no stage of such a job.
-inline constexpr uint32_t kProtocolMinorOfShares = 15;
+// The first whose peers make local steps beside those of other replicas, and begin an agreement again where
+// one of these is lost; others get no stage of a job whose replicas do. Those of 14 knew no shares of a
+// round, those before 17 left nobody out, those before 22 knew no rounds that overlap, and left nobody out of
+// them.
+inline constexpr uint32_t kProtocolMinorOfLocalSteps = 25;
 // The first whose peers measure a link also while they train a replica that makes local steps: with one that
 // came, and may become a replica of the same run.
 inline constexpr uint32_t kProtocolMinorOfProbesAtWork = 16;
-// The first whose peers can agree without a replica that was lost, and give what it made again.
-inline constexpr uint32_t kProtocolMinorOfLeavingOut = 17;
 // From 18 on peers refuse to add up what is out of all proportion, where the assignment says a bound.
 // The first whose peers add the gradients of each step to those of other replicas, and come to the same
 // running statistics; others get no stage of a job that may have several. Those of 19 had no statistics.
@@ -65,8 +63,6 @@ inline constexpr uint32_t kProtocolMinorOfExactReplicas = 20;
 // The first whose peers keep copies of such a replica themselves, whichever it is; where others are among
 // them the first replica's are uploaded.
 inline constexpr uint32_t kProtocolMinorOfKeptCopies = 21;
-// The first whose peers make a round while the one before is agreed on; others get no stage of such a job.
-inline constexpr uint32_t kProtocolMinorOfOverlap = 22;
 // The first whose peers keep optimizer slots in eight bits; others get no stage of a job that has any.
 inline constexpr uint32_t kProtocolMinorOfCodedSlots = 23;
 // From 24 on peers say which ops they know (dag/op_set.h); others are taken to know those of before.

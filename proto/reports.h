@@ -157,7 +157,9 @@ struct ReplicasLeftOut {
   PlanVersion plan_version = 0;
   uint64_t step = 0;      // as in the command
   uint64_t sequence = 0;  // the same
-  bool too_late = false;  // the stage had sent means with what the lost ones sent, or agreed on them
+  // The stage has agreed on that with the lost ones; or it lacks something of theirs that belongs to an
+  // agreement in which they have a part.
+  bool too_late = false;
 };
 // Instead of a mean: what a replica has sent is not added up. The stage takes no mean until the run goes on
 // without that replica.

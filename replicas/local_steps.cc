@@ -135,28 +135,70 @@ std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint6
   return OwnStep{samples_of(round, step), locate(round, step).scheduled};
 }
 
-std::vector<StepRange> given_again_without(const LocalSteps& local, uint64_t inner,
-                                           const std::vector<uint32_t>& left_out) {
-  const OuterRound round = round_of(local, inner);
-  // Those of this round, and those that no round has come to yet.
-  const Shortened shortened = leave_out(round, left_out);
-  std::vector<StepRange> again = shortened.given_again;
-  uint64_t made = round.steps_after() - local.begun_after;
+uint64_t first_left_out(const LocalSteps& local, uint64_t inner) {
+  const uint64_t before = local.begun_after + place_of(local, inner).round * local.terms.every;
+  return agrees_after(local, before) ? inner : before;
+}
+
+Without without(const LocalSteps& local, uint64_t inner, const std::vector<uint32_t>& left_out) {
+  Without made;
+  std::vector<StepRange>& again = made.given_again;
+  const auto add = [&](const OuterRound& dealt) {
+    Shortened left = leave_out(dealt, left_out);
+    again.insert(again.end(), left.given_again.begin(), left.given_again.end());
+    if (made.rounds.empty()) return made.rounds.push_back(std::move(left.round));
+    left.round.steps_before = made.made();
+    left.round.void_before = dealt.steps_before - made.made();
+    made.rounds.push_back(std::move(left.round));
+  };
+  const OuterRound last = round_of(local, inner);
+  if (const uint64_t first = first_left_out(local, inner); first != inner) add(round_of(local, first));
+  add(last);
+  made.rounds.back().overlaps = false;
+  // Those of these rounds, and those that no round has come to yet.
+  uint64_t dealt = last.steps_after() - local.begun_after;
   for (const StepRange& range : local.given_again) {
-    const uint64_t skipped = std::min(made, range.count);
+    const uint64_t skipped = std::min(dealt, range.count);
     if (skipped < range.count) again.push_back({range.first + skipped, range.count - skipped});
-    made -= skipped;
+    dealt -= skipped;
   }
   again = joined(std::move(again));
   // The last ones may be whose turn it is anyway.
-  while (!again.empty() &&
-         shortened.round.steps_after() + count_of(again) == again.back().first + again.back().count - 1)
+  while (!again.empty() && made.made() + count_of(again) == again.back().first + again.back().count - 1)
     again.pop_back();
-  return again;
+  return made;
 }
 
-std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made) {
+namespace {
+
+// Those of one plan, until so many steps are made: without these replicas in the last one, where there are
+// any, and in the one before that overlaps it.
+void add_rounds(const Begun& plan, uint64_t end, const std::vector<uint32_t>& left_out,
+                std::vector<OuterRound>& rounds) {
   constexpr size_t kRoundsMax = 1'000'000;
+  const LocalSteps& local = plan.local;
+  uint64_t before = local.begun_after, inner = local.begun_after;
+  // So many steps were dealt, of which not all count.
+  while (before < (left_out.empty() ? end : local.steps) && rounds.size() < kRoundsMax) {
+    inner = next_end(local, inner + 1);
+    OuterRound round = round_after(local, before);
+    if (before == local.begun_after) round.inherited = plan.inherited;
+    before = round.steps_after();
+    rounds.push_back(std::move(round));
+    if (left_out.empty()) continue;
+    Without made = without(local, inner, left_out);
+    if (made.made() < end) continue;
+    const size_t from = rounds.size() - made.rounds.size();
+    made.rounds.front().inherited = rounds[from].inherited;
+    for (OuterRound& each : made.rounds) each.inherited.returns_are_lost = true;  // some went with them
+    std::move(made.rounds.begin(), made.rounds.end(), rounds.begin() + static_cast<ptrdiff_t>(from));
+    return;
+  }
+}
+
+}  // namespace
+
+std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made, bool settled) {
   std::vector<const Begun*> held;
   for (const Begun& plan : plans) {
     while (!held.empty() && held.back()->local.begun_after >= plan.local.begun_after) held.pop_back();
@@ -165,22 +207,14 @@ std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made
   std::vector<OuterRound> rounds;
   for (size_t i = 0; i < held.size(); ++i) {
     const LocalSteps& plan = held[i]->local;
-    const uint64_t end =
-        std::min({made, plan.steps, i + 1 < held.size() ? held[i + 1]->local.begun_after : made});
-    const std::vector<uint32_t> left_out =
-        i + 1 < held.size() ? held[i + 1]->inherited.left_out : std::vector<uint32_t>{};
-    uint64_t before = plan.begun_after;
-    if (!rounds.empty() && rounds.back().steps_after() != before) break;
-    while (before < end && rounds.size() < kRoundsMax) {
-      OuterRound round = round_after(plan, before);
-      if (before == plan.begun_after) round.inherited = held[i]->inherited;
-      if (!left_out.empty() && round.steps_after() >= end) {
-        round = leave_out(round, left_out).round;
-        round.inherited.returns_are_lost = true;  // some of what owners owed went with them
-      }
-      before = round.steps_after();
-      rounds.push_back(std::move(round));
-    }
+    const Begun* next = i + 1 < held.size() ? held[i + 1] : nullptr;
+    const uint64_t end = std::min({made, plan.steps, next != nullptr ? next->local.begun_after : made});
+    if (!rounds.empty() && rounds.back().steps_after() != plan.begun_after) break;
+    const size_t before = rounds.size();
+    const std::vector<uint32_t> none;
+    add_rounds(*held[i], end, next != nullptr ? next->inherited.left_out : none, rounds);
+    if (rounds.size() > before && rounds.back().steps_after() == end && (settled || next != nullptr))
+      rounds.back().overlaps = false;
   }
   return rounds;
 }

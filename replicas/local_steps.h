@@ -52,10 +52,22 @@ struct OwnStep {
 };
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner);
 
-// What is to be given again if these replicas are left out of the round that ends with that inner step, and
-// nothing is made after it. REQUIRES: as round_of.
-std::vector<StepRange> given_again_without(const LocalSteps& local, uint64_t inner,
-                                           const std::vector<uint32_t>& left_out);
+// With which the first round ends that replicas have no part in if they are left out of the one that ends
+// with `inner`: that, or the one before it, where that overlaps it and so is not agreed on either.
+// REQUIRES: inner is a round's end, after begun_after.
+uint64_t first_left_out(const LocalSteps& local, uint64_t inner);
+
+// What was made up to the round that ends with an inner step, if these replicas are left out of it and
+// nothing is made after it.
+struct Without {
+  // As they count: the round, which overlaps none, or before it the one that these replicas are left out of,
+  // too.
+  std::vector<OuterRound> rounds{};
+  std::vector<StepRange> given_again{};                          // as LocalSteps has it
+  uint64_t made() const { return rounds.back().steps_after(); }  // steps of the run
+};
+// REQUIRES: as round_of, and that a round ends there.
+Without without(const LocalSteps& local, uint64_t inner, const std::vector<uint32_t>& left_out);
 
 // What replicas make from some step of a run on, and what they begin with.
 struct Begun {
@@ -63,8 +75,9 @@ struct Begun {
   Inherited inherited{};
 };
 // What was made of a run up to `made` of its steps by these plans, in their order: each holds until another
-// one begins, and what it made from there on is void. As far as they reach, and a million rounds at most.
-// REQUIRES: valid ones.
-std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made);
+// one begins, and what it made from there on is void. Where one ends all have the same weights, so that its
+// last round overlaps none; and so it is after `made` steps, if `settled`. As far as they reach, and a
+// million rounds at most. REQUIRES: valid ones.
+std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made, bool settled = true);
 
 }  // namespace weft::replicas

@@ -104,7 +104,7 @@ LocalStep locate(const OuterRound& round, uint64_t step) {
   while (index >= round.steps[replica]) index -= round.steps[replica++];
   return {.replica = replica,
           .index = index,
-          .scheduled = round.steps_before + made_by_all(round, replica, index) + 1,
+          .scheduled = round.dealt_after() + made_by_all(round, replica, index) + 1,
           .ends_block = index + 1 == round.steps[replica]};
 }
 
@@ -138,7 +138,6 @@ Shortened leave_out(const OuterRound& round, const std::vector<uint32_t>& replic
   Shortened left{.round = round};
   const std::vector<StepRange> taken = taken_by(round);
   left.round.taken.clear();
-  left.round.overlaps = false;
   uint64_t before = 0;
   for (uint32_t replica = 0; replica < round.steps.size(); ++replica) {
     const bool is_left = std::find(replicas.begin(), replicas.end(), replica) != replicas.end();

@@ -55,8 +55,12 @@ struct OuterRound {
   // replica goes on by what it learnt itself (look_ahead in replicas/agreement.h). False: all have the same
   // weights after it.
   bool overlaps = false;
+  // So many steps of the round before it counted when this one was dealt, and are void: replicas were left
+  // out of both. Its draws and its learning rates go by them.
+  uint64_t void_before = 0;
 
   uint64_t steps_after() const;
+  uint64_t dealt_after() const { return steps_before + void_before; }
   bool operator==(const OuterRound&) const = default;
 };
 
@@ -95,7 +99,7 @@ OuterRound cut_after(const OuterRound& round, uint64_t step);
 // are none left, of their own numbers.
 void give_again(OuterRound& round, const std::vector<StepRange>& given_again, uint64_t taken);
 
-// The round as it is if all agree without these replicas, and whose samples are to be given again.
+// The round as it is if these replicas have no part in it, and whose samples are to be given again.
 struct Shortened {
   OuterRound round{};
   std::vector<StepRange> given_again{};  // ascending

@@ -55,24 +55,32 @@ HashAgreement::HashAgreement(std::shared_ptr<const proto::AssignStage> assignmen
          .owes_returns = weight.is_ours});
 }
 
-OuterRound HashAgreement::round(uint64_t step) const {
-  const OuterRound round = round_of(local(), step);
-  return left_out_ ? leave_out(round, left_out_->replicas).round : round;
+OuterRound HashAgreement::round(const peer::Task& task) const {
+  const OuterRound round = round_of(local(), task.key.step);
+  return task.left_out ? leave_out(round, task.left_out->replicas).round : round;
 }
 
-uint32_t HashAgreement::owner_of(size_t index) const {
+HashAgreement::UnderWay& HashAgreement::under_way(const peer::Task& task) {
+  const auto at = std::find_if(under_way_.begin(), under_way_.end(),
+                               [&](const UnderWay& round) { return round.step == task.key.step; });
+  if (at != under_way_.end()) return *at;
+  under_way_.push_back({.step = task.key.step, .means = {}});
+  return under_way_.back();
+}
+
+uint32_t HashAgreement::owner_of(size_t index, const peer::Task& task) const {
   const uint32_t planned = weights_[index].tensor->owner;
-  return left_out_ ? left_out_->owner_of(planned) : planned;
+  return task.left_out ? task.left_out->owner_of(planned) : planned;
 }
 
-HashAgreement::Sent HashAgreement::packet(size_t index, uint64_t before, bool is_mean, uint32_t to,
+HashAgreement::Sent HashAgreement::packet(size_t index, const peer::Task& task, bool is_mean, uint32_t to,
                                           const Difference& of) const {
   const peer::AgreedWeight& weight = weights_[index];
   return {.to = {weight.tensor->stages[to], to},
           .packet = {.header = {.run = assignment_->run,
                                 .plan_version = assignment_->plan_version,
-                                .step = before,
-                                .microbatch = 0,
+                                .step = round(task).steps_before,
+                                .microbatch = task.attempt(),
                                 .edge = weight.tensor->number,
                                 .program = proto::ProgramKind::Agree,
                                 .direction = is_mean ? proto::Direction::Backward : proto::Direction::Forward,
@@ -84,13 +92,16 @@ HashAgreement::Sent HashAgreement::packet(size_t index, uint64_t before, bool is
 }
 
 std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, Weights& weights) {
-  if (task.left_out) left_out_ = task.left_out;
-  const OuterRound now = round(task.key.step);
+  const OuterRound now = round(task);
   std::vector<Sent> sent;
-  const bool is_again = std::exchange(differed_, task.key.step) == task.key.step;
+  UnderWay& here = under_way(task);
+  here.settles = task.settles;
+  here.means.assign(held_.size(), std::nullopt);
   if (now.steps[seat()] == 0) return sent;
-  if (is_again) return send_again(now.steps_before);
+  const bool is_again = !here.sent.empty();
+  const bool goes_on = !is_again && !task.settles && under_way_.size() == 1;
   for (size_t i = 0; i < held_.size(); ++i) {
+    if (is_again) break;
     Held& held = held_[i];
     const peer::AgreedWeight& weight = weights_[i];
     const uint64_t value = weights.at(weight.key.name);
@@ -99,50 +110,31 @@ std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, W
         draw_of(assignment_->training.seed, now.steps_before, weight.tensor->number, seat());
     const PassedHash passed = pass_through(weight.codec(*assignment_), draw, difference, held.residue);
     held.residue = passed.residue;
-    const Difference read{passed.read, square_of_difference(passed.read, now.steps[seat()])};
-    held.read = passed.read;
-    if (now.overlaps && !is_late_) weights[weight.key.name] = go_on(held);
-    if (owner_of(i) == seat()) {
-      held.own = read;
-      continue;
-    }
-    held.sent = read;
-    held.sent_to = owner_of(i);
-    sent.push_back(packet(i, now.steps_before, false, held.sent_to, read));
+    here.sent.push_back({passed.read, square_of_difference(passed.read, now.steps[seat()])});
+    if (goes_on) weights[weight.key.name] = go_on(held, passed.read);
   }
-  is_late_ = is_late_ || now.overlaps;
+  for (size_t i = 0; i < held_.size(); ++i)
+    if (owner_of(i, task) != seat()) sent.push_back(packet(i, task, false, owner_of(i, task), here.sent[i]));
   return sent;
 }
 
-uint64_t HashAgreement::go_on(Held& held) const {
+uint64_t HashAgreement::go_on(Held& held, uint64_t difference) const {
   uint64_t momentum = held.momentum, start = held.agreed;
-  take_outer_step(local().terms.outer, held.read, momentum, start);
+  take_outer_step(local().terms.outer, difference, momentum, start);
   held.start = start;
   return start;
 }
 
-std::vector<HashAgreement::Sent> HashAgreement::send_again(uint64_t before) {
-  std::vector<Sent> sent;
-  for (size_t i = 0; i < held_.size(); ++i) {
-    Held& held = held_[i];
-    if (!held.sent || held.sent_to == owner_of(i)) continue;
-    held.sent_to = owner_of(i);
-    if (held.sent_to == seat())
-      held.own = std::exchange(held.sent, std::nullopt);
-    else
-      sent.push_back(packet(i, before, false, held.sent_to, *held.sent));
-  }
-  return sent;
-}
-
-std::optional<replicas::Outlier> HashAgreement::find_outlier(const OuterRound& now,
+std::optional<replicas::Outlier> HashAgreement::find_outlier(const peer::Task& task,
                                                              const std::vector<HashShare>& differences) {
+  const OuterRound now = round(task);
+  const UnderWay& here = under_way(task);
   std::vector<double> squares(now.steps.size(), 0);
   std::set<uint32_t> ours;
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (owner_of(i) != seat()) continue;
+    if (owner_of(i, task) != seat()) continue;
     ours.insert(weights_[i].tensor->number);
-    if (held_[i].own) squares[seat()] += held_[i].own->square;
+    if (!here.sent.empty()) squares[seat()] += here.sent[i].square;
   }
   if (ours.empty() || assignment_->local->norm_bound <= 0) return std::nullopt;
   for (const HashShare& one : differences)
@@ -155,12 +147,12 @@ std::optional<replicas::Outlier> HashAgreement::find_outlier(const OuterRound& n
 }
 
 // In the order of replicas, whenever they came.
-Result<uint64_t> HashAgreement::mean_of(size_t index, const OuterRound& now,
+Result<uint64_t> HashAgreement::mean_of(size_t index, const OuterRound& now, const UnderWay& here,
                                         const std::vector<HashShare>& differences) const {
   std::vector<HashShare> added;
   for (const HashShare& one : differences)
     if (one.number == weights_[index].tensor->number && now.steps[one.replica] > 0) added.push_back(one);
-  if (held_[index].own) added.push_back({.replica = seat(), .value = held_[index].own->value});
+  if (!here.sent.empty()) added.push_back({.replica = seat(), .value = here.sent[index].value});
   if (bug_ != Bug::MeanAsItComes)
     std::sort(added.begin(), added.end(),
               [](const HashShare& a, const HashShare& b) { return a.replica < b.replica; });
@@ -176,56 +168,54 @@ Result<uint64_t> HashAgreement::mean_of(size_t index, const OuterRound& now,
 }
 
 Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
-                                                       std::vector<HashShare> differences) {
-  if (task.left_out) left_out_ = task.left_out;
-  const OuterRound now = round(task.key.step);
-  differences.insert(differences.end(), kept_.begin(), kept_.end());
-  kept_.clear();
-  if (const auto outlier = find_outlier(now, differences)) {
-    kept_ = std::move(differences);
-    return Means{.refused = outlier};
-  }
+                                                       const std::vector<HashShare>& differences) {
+  const OuterRound now = round(task);
+  if (const auto outlier = find_outlier(task, differences)) return Means{.refused = outlier};
   const OuterRound counted = bug_ == Bug::LeftOutCounts ? round_of(local(), task.key.step) : now;
+  UnderWay& here = under_way(task);
   Means means;
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (owner_of(i) != seat()) continue;
+    if (owner_of(i, task) != seat()) continue;
     Held& held = held_[i];
     const uint32_t number = weights_[i].tensor->number;
-    if (left_out_) held.return_residue = 0;
+    if (task.left_out) held.return_residue = 0;
     held.owes_returns = true;
-    WEFT_TRY(const uint64_t mean, mean_of(i, counted, differences));
-    held.own.reset();
+    WEFT_TRY(const uint64_t mean, mean_of(i, counted, here, differences));
     const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
     const PassedHash passed = pass_through(weights_[i].codec(*assignment_), draw, mean, held.return_residue);
     held.return_residue = passed.residue;
-    held.mean = passed.read;
+    here.means[i] = passed.read;
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
-      if (replica != seat() && !(left_out_ && left_out_->has(replica)))
-        means.sent.push_back(packet(i, now.steps_before, true, replica, {passed.read, 0}));
+      if (replica != seat() && !(task.left_out && task.left_out->has(replica)))
+        means.sent.push_back(packet(i, task, true, replica, {passed.read, 0}));
   }
   return means;
 }
 
 Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
                                                     const std::vector<HashShare>& means) {
-  if (task.left_out) left_out_ = task.left_out;
+  if (under_way_.empty() || under_way_.front().step != task.key.step)
+    return fail(ErrorCode::Internal, "an agreement that is not the next");
+  const UnderWay here = std::move(under_way_.front());
+  under_way_.pop_front();
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> came;
-  for (const HashShare& one : means) came[{one.number, one.replica}] = one.value;
-  is_late_ = is_late(task) && round(differed_.value()).overlaps;
+  for (const HashShare& one : means)
+    if (one.attempt == task.attempt()) came[{one.number, one.replica}] = one.value;
   Weights agreed;
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
-    held.sent.reset();
-    if (const auto at = came.find({weights_[i].tensor->number, owner_of(i)}); at != came.end())
-      held.mean = at->second;
-    if (!held.mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");
-    take_outer_step(local().terms.outer, *held.mean, held.momentum, held.agreed);
-    held.mean.reset();
+    std::optional<uint64_t> mean = here.means[i];
+    if (const auto at = came.find({weights_[i].tensor->number, owner_of(i, task)}); at != came.end())
+      mean = at->second;
+    if (!mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");
+    take_outer_step(local().terms.outer, *mean, held.momentum, held.agreed);
     const std::string& name = weights_[i].key.name;
-    if (is_late_) agreed[name] = go_on(held);
-    if (is_late(task)) continue;
-    held.start.reset();
-    agreed[name] = held.agreed;
+    if (task.settles) {
+      held.start.reset();
+      agreed[name] = held.agreed;
+    } else if (const UnderWay& next = under_way_.at(0); !next.settles && !next.sent.empty()) {
+      agreed[name] = go_on(held, next.sent[i].value);
+    }
   }
   return agreed;
 }

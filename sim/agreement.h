@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,6 +50,7 @@ struct HashShare {
   uint32_t number = 0, replica = 0;  // the sender's
   uint64_t value = 0;
   double square = 0;  // of its norm
+  uint32_t attempt = 0;
 };
 
 class HashAgreement {
@@ -62,19 +64,17 @@ class HashAgreement {
     plan::Seat to{};
     TensorPacket packet{};
   };
-  // For the agreement after the task's step. What goes to other seats.
+  // Of the task's round. What goes to other seats, again with another attempt.
   // Where that round is the first that overlaps the next one, `weights` are then those that it goes on with.
   std::vector<Sent> differ(const peer::Task& task, Weights& weights);
   struct Means {
     std::vector<Sent> sent{};
     std::optional<replicas::Outlier> refused{};
   };
-  Result<Means> take_means(const peer::Task& task, std::vector<HashShare> differences);
+  Result<Means> take_means(const peer::Task& task, const std::vector<HashShare>& differences);
   // What the stage is to hold: the agreed weights, or, where another round has been made meanwhile, those
   // that it goes on with; none where that one is agreed on at once.
   Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means);
-  bool is_late(const peer::Task& task) const { return round(task.key.step).overlaps; }
-
   const std::vector<peer::AgreedWeight>& weights() const { return weights_; }
   // For a snapshot after agree().
   struct Named {
@@ -92,34 +92,32 @@ class HashAgreement {
   struct Held {
     uint64_t agreed = 0, momentum = 0, residue = 0, return_residue = 0;
     bool owes_returns = false;
-    std::optional<Difference> own{};   // until the mean is taken
-    std::optional<Difference> sent{};  // until the weights are agreed
-    uint32_t sent_to = 0;
-    std::optional<uint64_t> mean{};
     std::optional<uint64_t> start{};  // of its round, where the one before overlaps it
-    uint64_t read = 0;                // its last difference
+  };
+  struct UnderWay {  // as peer/service has it
+    uint64_t step = 0;
+    bool settles = false;
+    std::vector<Difference> sent{};
+    std::vector<std::optional<uint64_t>> means{};
   };
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
   uint32_t seat() const { return assignment_->seat.replica; }
-  replicas::OuterRound round(uint64_t step) const;
-  Result<uint64_t> mean_of(size_t index, const replicas::OuterRound& now,
+  replicas::OuterRound round(const peer::Task& task) const;
+  UnderWay& under_way(const peer::Task& task);
+  Result<uint64_t> mean_of(size_t index, const replicas::OuterRound& now, const UnderWay& here,
                            const std::vector<HashShare>& differences) const;
-  uint32_t owner_of(size_t index) const;
-  uint64_t go_on(Held& held) const;
-  Sent packet(size_t index, uint64_t before, bool is_mean, uint32_t to, const Difference& of) const;
-  std::vector<Sent> send_again(uint64_t before);
-  std::optional<replicas::Outlier> find_outlier(const replicas::OuterRound& now,
+  uint32_t owner_of(size_t index, const peer::Task& task) const;
+  uint64_t go_on(Held& held, uint64_t difference) const;
+  Sent packet(size_t index, const peer::Task& task, bool is_mean, uint32_t to, const Difference& of) const;
+  std::optional<replicas::Outlier> find_outlier(const peer::Task& task,
                                                 const std::vector<HashShare>& differences);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   Bug bug_;
   std::vector<peer::AgreedWeight> weights_;  // by number
   std::vector<Held> held_;                   // of each
-  std::shared_ptr<const replicas::LeftOut> left_out_;
-  std::optional<uint64_t> differed_;
-  bool is_late_ = false;  // as peer/service has it
+  std::deque<UnderWay> under_way_;
   replicas::NormGuard guard_;
-  std::vector<HashShare> kept_;
 };
 
 }  // namespace weft::sim

@@ -56,8 +56,11 @@ void Microbatches::clear() {
 
 void AgreedTensors::put(const TensorPacket& packet) {
   const proto::TensorHeader& header = packet.header;
-  tensors_[{header.step, header.direction}].push_back(
-      {header.edge, header.replica, packet.value, packet.square});
+  auto& shares = tensors_[{header.step, header.direction}];
+  std::erase_if(shares, [&](const HashShare& earlier) {  // of another attempt
+    return earlier.number == header.edge && earlier.replica == header.replica;
+  });
+  shares.push_back({header.edge, header.replica, packet.value, packet.square, header.microbatch});
 }
 
 std::vector<HashShare> AgreedTensors::take(const proto::AssignStage& assignment, const peer::Task& task) {
@@ -75,7 +78,7 @@ std::vector<HashShare> AgreedTensors::take(const proto::AssignStage& assignment,
     const auto tensor = std::find_if(local.tensors.begin(), local.tensors.end(),
                                      [&](const auto& one) { return one.number == share.number; });
     const uint32_t owner = task.left_out ? task.left_out->owner_of(tensor->owner) : tensor->owner;
-    if (owner != assignment.seat.replica) return false;
+    if (owner != assignment.seat.replica || share.attempt != task.attempt()) return false;
     taken.push_back(share);
     return true;
   });

@@ -106,7 +106,7 @@ void PeerTasks::finish(const peer::RunTask& effect, const std::shared_ptr<HashRu
     }
   }
   if (current && shell_.stage->links && !output->agreed.empty()) send_agreed(task, std::move(output->agreed));
-  if (current && task.kind == peer::TaskKind::Agree && agrees_after(*shell_.stage->assignment, task.key.step))
+  if (current && task.kind == peer::TaskKind::Agree && task.settles)
     shell_.checkers.on_agreed(*shell_.stage->assignment, task.key.step, *runner);
   if (task.kind == peer::TaskKind::Snapshot)
     hash(effect.generation, task, std::move(output->snapshot), runner);

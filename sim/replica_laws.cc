@@ -83,11 +83,9 @@ ReplicaLaws::Rounds ReplicaLaws::rounds_up_to(uint64_t steps, const replicas::In
 }
 
 ReplicaLaws::Rounds ReplicaLaws::rounds_after(uint64_t inner) const {
-  uint64_t steps = steps_at(*running_, inner);
-  if (!left_out_ || left_out_->step != inner) return rounds_of(plans_, steps);
-  const OuterRound round = round_of(*running_, inner);
-  for (const uint32_t replica : left_out_->left_out.replicas) steps -= round.steps[replica];
-  return rounds_up_to(steps, {.left_out = left_out_->left_out.replicas});
+  if (!left_out_ || left_out_->step != inner) return rounds_of(plans_, steps_at(*running_, inner));
+  const replicas::Without made = without(*running_, inner, left_out_->left_out.replicas);
+  return rounds_up_to(made.made(), {.left_out = left_out_->left_out.replicas});
 }
 
 ReplicaLaws::Complaint ReplicaLaws::check_tensors(const RoundsAlone::State& state,

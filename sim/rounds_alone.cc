@@ -85,7 +85,7 @@ RoundsAlone::State RoundsAlone::make_round(State state, const OuterRound& round)
       const std::string& name = names_[number];
       OwnTensor& tensor = own[replica].tensors.at(name);
       const PassedHash passed =
-          pass_through(terms_.codec, draw_of(job_.seed, round.steps_before, number, replica),
+          pass_through(terms_.codec, draw_of(job_.seed, round.dealt_after(), number, replica),
                        difference_of(now.at(name).value, tensor.start.value_or(state.shared.at(name).agreed)),
                        tensor.residue);
       std::ranges::copy(now.at(name).slots, tensor.slots);
@@ -106,7 +106,7 @@ void RoundsAlone::agree(State& state, const OuterRound& round, uint32_t number, 
     take_outer_step(terms_.outer, *std::exchange(shared.overlapped, std::nullopt), shared.momentum,
                     shared.agreed);
   const PassedHash passed =
-      pass_through(terms_.codec, draw_of(job_.seed, round.steps_before, number, replicas::kOwner),
+      pass_through(terms_.codec, draw_of(job_.seed, round.dealt_after(), number, replicas::kOwner),
                    mean.take(), shared.return_residue);
   shared.return_residue = passed.residue;
   if (round.overlaps)

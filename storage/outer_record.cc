@@ -35,6 +35,7 @@ std::string line_of(const OuterRound& round) {
   if (round.inherited.returns_are_lost) json["returns_lost"] = true;
   if (!round.inherited.left_out.empty()) json["left_out"] = round.inherited.left_out;
   if (round.overlaps) json["overlaps"] = true;
+  if (round.void_before > 0) json["void_before"] = round.void_before;
   for (const replicas::StepRange& range : round.taken) json["taken"].push_back({range.first, range.count});
   return json.dump() + "\n";
 }
@@ -129,7 +130,12 @@ bool parse_taken(const Json& json, OuterRound& round) {
   return count_of(round.taken) == round.steps_after() - round.steps_before;
 }
 
-bool parse_overlaps(const Json& json, OuterRound& round) {
+bool parse_overlap(const Json& json, OuterRound& round) {
+  if (json.contains("void_before")) {
+    const auto steps = number(json, "void_before", kRecordStepsMax);
+    if (!steps) return false;
+    round.void_before = *steps;
+  }
   const auto at = json.find("overlaps");
   if (at == json.end()) return true;
   round.overlaps = at->is_boolean() && at->get<bool>();
@@ -151,7 +157,7 @@ std::optional<OuterRound> parse_round(const Json& json, const OuterRecord& recor
     round.steps.push_back(count.get<uint64_t>());
   }
   if (json.contains("dealt") && !parse_dealt(json["dealt"], round)) return std::nullopt;
-  if (!parse_inherited(json, round.inherited) || !parse_taken(json, round) || !parse_overlaps(json, round))
+  if (!parse_inherited(json, round.inherited) || !parse_taken(json, round) || !parse_overlap(json, round))
     return std::nullopt;
   const uint64_t expected = record.rounds.empty() ? *before : record.rounds.back().steps_after();
   const bool fits = round.steps_before == expected && round.steps_after() > round.steps_before &&

@@ -7,7 +7,7 @@
 // optimizer each of those before goes on with, by "debtless" which of them owe nothing, by "left_out" which
 // had no part in the round before, and by "returns_lost" that nothing is owed of the means. Whose samples its
 // steps take is said by "taken", [first, count] of steps in order, where it is not those of their own
-// numbers.
+// numbers. "overlaps": it is agreed on while the next one is made; "void_before": OuterRound::void_before.
 #pragma once
 
 #include <cstdint>

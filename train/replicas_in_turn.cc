@@ -230,7 +230,7 @@ Result<std::string> ReplicasInTurn::collect(uint32_t replica, uint64_t steps) {
       const std::span<const float> begun =
           own.starts[i].empty() ? shared.agreed.as<float>() : std::span<const float>(own.starts[i]);
       for (size_t k = 0; k < values.size(); ++k) values[k] -= begun[k];
-      const auto draw = replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i),
+      const auto draw = replicas::draw_of(job_.seed, under_way_.round.dealt_after(), static_cast<uint32_t>(i),
                                           static_cast<uint16_t>(replica));
       const auto sent = replicas::pass_through(job_.replicas.codec, draw, values, own.residues[i], scratch_);
       if (!sent) return to_string(shared.key) + " of replica " + std::to_string(replica + 1);
@@ -250,8 +250,8 @@ Result<std::string> ReplicasInTurn::pass_mean(size_t i, std::vector<float>& mean
   Shared& shared = shared_[i];
   shared.mean.take(mean);
   if (shared.is_statistic) return std::string();
-  const auto draw =
-      replicas::draw_of(job_.seed, under_way_.round.steps_before, static_cast<uint32_t>(i), replicas::kOwner);
+  const auto draw = replicas::draw_of(job_.seed, under_way_.round.dealt_after(), static_cast<uint32_t>(i),
+                                      replicas::kOwner);
   const auto returned =
       replicas::pass_through(job_.replicas.codec, draw, mean, shared.return_residue, scratch_);
   if (!returned) return to_string(shared.key) + ", as agreed";

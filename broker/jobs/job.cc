@@ -49,7 +49,7 @@ bool Job::is_new_enough(const Peer& peer) const {
   const CheckpointCommitted* point = points.newest();
   const bool gives_again = point != nullptr && point->local && !point->local->given_again.empty();
   return peer.minor >= submitted.submission->peer_minor &&
-         (!gives_again || peer.minor >= proto::kProtocolMinorOfLeavingOut);
+         (!gives_again || peer.minor >= proto::kProtocolMinorOfLocalSteps);
 }
 
 bool Job::knows_ops(const Peer& peer) const {

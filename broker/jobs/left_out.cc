@@ -8,7 +8,7 @@ namespace weft::broker {
 bool can_leave_out(const PlannedRun& plan, const Pool& pool) {
   return std::all_of(plan.stages.begin(), plan.stages.end(), [&](const PlannedStage& stage) {
     const Peer* peer = pool.find(stage.peer);
-    return peer != nullptr && peer->minor >= proto::kProtocolMinorOfLeavingOut;
+    return peer != nullptr && peer->minor >= proto::kProtocolMinorOfLocalSteps;
   });
 }
 

@@ -94,7 +94,7 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
   at.run = std::make_unique<Run>(job.number(), stored.run->plan_version, at.crew.plan, begin_of(job, plan),
                                  options_.run);
   at.run->resume(stored.script);
-  at.moving = !at.run->absence().empty();
+  at.moving = at.run->is_moving();
   forget_left_out(job.number(), at, pool_);
   job.phase = std::move(at);
 }

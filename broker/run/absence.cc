@@ -50,13 +50,14 @@ std::optional<LeftOut> Absence::without(uint32_t replica, uint64_t step) const {
   LeftOut left_out{.replicas = lost_, .owner = left_out_.owner};
   auto& lost = left_out.replicas;
   lost.insert(std::lower_bound(lost.begin(), lost.end(), replica), replica);
-  // Where rounds overlap, what the lost one made is in means that some have taken and others have not.
-  if (!can_be_without(replica) || step <= local->begun_after || local->terms.overlap()) return std::nullopt;
-  const replicas::OuterRound round = round_of(*local, step);
-  const replicas::Shortened shortened = replicas::leave_out(round, left_out.replicas);
-  const uint64_t made = shortened.round.steps_after();
-  if (made == round.steps_before || made == local->steps || made < step ||
-      given_again_without(*local, step, left_out.replicas).size() > replicas::kStepRangesMax)
+  if (!can_be_without(replica) || step <= local->begun_after) return std::nullopt;
+  const replicas::Without without = replicas::without(*local, step, left_out.replicas);
+  const auto has_steps = [](const replicas::OuterRound& round) {
+    return round.steps_after() > round.steps_before;
+  };
+  if (!std::all_of(without.rounds.begin(), without.rounds.end(), has_steps) ||
+      without.made() == local->steps || without.made() < step ||
+      without.given_again.size() > replicas::kStepRangesMax)
     return std::nullopt;
   // Others have been told who takes the means, and some may have come there.
   if (is_told() && !left_out.has(left_out.owner))
@@ -108,23 +109,19 @@ bool Absence::is_open() const {
 
 uint64_t Absence::steps_lost() const {
   if (!is_told()) return 0;
-  uint64_t steps = 0;
-  const replicas::OuterRound round = round_of(*inner_.local(), step_);
-  for (const uint32_t replica : left_out_.replicas) steps += round.steps[replica];
-  return steps;
+  return inner_.made(step_) - made(step_).made();
 }
 
-std::vector<replicas::StepRange> Absence::given_again(uint64_t step) const {
-  const replicas::LocalSteps& local = *inner_.local();
-  if (step <= local.begun_after) return local.given_again;
+replicas::Without Absence::made(uint64_t step) const {
   const bool is_without = is_told() && step == step_;
-  return given_again_without(local, step, is_without ? left_out_.replicas : std::vector<uint32_t>{});
+  return replicas::without(*inner_.local(), step, is_without ? left_out_.replicas : std::vector<uint32_t>{});
 }
 
 void Absence::complete(CheckpointCommitted& snapshot) const {
   if (!snapshot.local) return;
   proto::LocalPoint& local = *snapshot.local;
-  local.given_again = given_again(snapshot.step);
+  const bool is_begun = snapshot.step > inner_.local()->begun_after;
+  local.given_again = is_begun ? made(snapshot.step).given_again : inner_.local()->given_again;
   if (lost_.empty() || snapshot.step != step_) return;
   local.steps -= steps_lost();
   local.inherited.left_out = left_out_.replicas;

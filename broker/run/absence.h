@@ -1,6 +1,7 @@
 // The replicas that a run has lost and goes on without, until the others have agreed: what the lost ones made
-// of the round does not count, and its samples are given again (proto::CommandKind::LeaveOut). Every other
-// stage says whether it has left them out in time; before all have, nothing counts that they agree on. Pure.
+// of the round does not count, nor of the one before where that overlaps it, and its samples are given again
+// (proto::CommandKind::LeaveOut). Every other stage says whether it has left them out in time; before all
+// have, nothing counts that they agree on. Pure.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,9 @@ class Absence {
 
   // Whether somebody is left then.
   bool can_be_without(uint32_t replica) const;
-  // What the others are told if that one is lost, too, and they agree after that step. Nothing: the run
-  // cannot go on so. Somebody who is there has to have a link to all others for each mean that the lost ones
-  // were to take; and no inner step after it may have a number that was there before.
+  // What the others are told if that one is lost, too, and they agree after that step, with which a round
+  // ends. Nothing: the run cannot go on so. Somebody who is there has to have a link to all others for each
+  // mean that the lost ones were to take; and no inner step after it may have a number that was there before.
   std::optional<replicas::LeftOut> without(uint32_t replica, uint64_t step) const;
 
   // It was lost, and is left out as the command tells the others, which is as without() said; or it was lost
@@ -63,7 +64,7 @@ class Absence {
   uint32_t replica_of(uint32_t stage) const;
   bool is_told() const { return sequence_ != 0; }
   bool are_linked(uint32_t owner, const std::vector<uint32_t>& lost) const;
-  std::vector<replicas::StepRange> given_again(uint64_t step) const;
+  replicas::Without made(uint64_t step) const;
 
   std::shared_ptr<const PlannedRun> plan_;
   InnerSteps inner_;

@@ -37,6 +37,14 @@ uint64_t InnerSteps::next_whole(uint64_t inner) const {
   return local_ && inner > local_->begun_after ? next_agreement(*local_, clamped(inner)) : inner;
 }
 
+uint64_t InnerSteps::next_end(uint64_t inner) const {
+  return local_ && inner > local_->begun_after ? replicas::next_end(*local_, clamped(inner)) : inner;
+}
+
+bool InnerSteps::is_agreed(uint64_t end, uint64_t committed) const {
+  return (is_whole(end) ? end : next_end(end + 1)) <= committed;
+}
+
 std::optional<uint64_t> InnerSteps::find(uint64_t step, uint64_t made) const {
   if (!local_) return step;
   if (made == local_->begun_after) return made;

@@ -39,9 +39,16 @@ class InnerSteps {
   // Whether replicas may wait for each other in it, because a round ends with it.
   bool ends_round(uint64_t inner) const;
   // After which the state is whole, at most.
-  uint64_t steps_between_agreements() const { return local_ ? local_->terms.every * local_->terms.settle_every : 1; }
+  uint64_t steps_between_agreements() const {
+    return local_ ? local_->terms.every * local_->terms.settle_every : 1;
+  }
   // The first one of which it is, from `inner` on.
   uint64_t next_whole(uint64_t inner) const;
+  // The first one with which a round ends, likewise.
+  uint64_t next_end(uint64_t inner) const;
+  // Whether all that is agreed about the round that ends with `end` is over once `committed` is: where it
+  // overlaps the next one, with that.
+  bool is_agreed(uint64_t end, uint64_t committed) const;
   // Which of these inner steps a snapshot is of: of that number, perhaps of other replicas, with so many
   // steps of the run. Nothing: these began after it, or do not agree there.
   std::optional<uint64_t> find(uint64_t step, uint64_t made) const;

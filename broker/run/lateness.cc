@@ -25,6 +25,7 @@ Lateness::Lateness(const PlannedRun& plan) : inner_(plan), predicted_step_(secon
 void Lateness::follow(Instant now, const Steps& steps) {
   const auto& agreed = steps.agreed();
   const uint64_t end = inner_.next_whole(steps.committed() + 1);
+  if (round_) round_->border = inner_.next_end(steps.committed() + 1);
   if (round_ && round_->end == end) return;
   if (round_ && agreed && agreed->step >= round_->end) {
     step_seconds_.push_back(seconds(agreed->at - round_->since) /
@@ -34,6 +35,7 @@ void Lateness::follow(Instant now, const Steps& steps) {
   is_pardoned_ = false;
   round_ = Round{.after = agreed ? agreed->step : steps.committed(),
                  .end = end,
+                 .border = inner_.next_end(steps.committed() + 1),
                  .since = agreed ? agreed->at : now,
                  .waited = std::vector<Duration>(inner_.replicas(), Duration::zero()),
                  .idle = std::vector<Duration>(inner_.replicas(), Duration::zero()),
@@ -48,8 +50,8 @@ std::vector<uint64_t> Lateness::made_by_each(const Steps& steps) const {
   return made;
 }
 
-// Who has made all that is granted waits; but for the last step of the round, which nobody has made before
-// all have agreed.
+// Who has made all that is granted waits; but for the last step of a round, which nobody has made before all
+// have agreed about it or, where rounds overlap, about the one before.
 void Lateness::look(Instant now, const Steps& steps, const Absence& absence) {
   if (!inner_.are_local() || inner_.replicas() < 2) return;
   const Duration since = std::min(now - std::exchange(looked_at_, now), kBetweenLooksMax);
@@ -60,7 +62,8 @@ void Lateness::look(Instant now, const Steps& steps, const Absence& absence) {
     Duration& idle = round_->idle[replica];
     idle = round_->made[replica] > before[replica] ? Duration::zero() : idle + since;
   }
-  const uint64_t granted = std::min(steps.granted(), round_->end - 1) - round_->after;
+  const uint64_t granted =
+      std::max(std::min(steps.granted(), round_->border - 1), round_->after) - round_->after;
   std::vector<uint32_t> behind;
   uint32_t there = 0;
   for (uint32_t replica = 0; replica < round_->made.size(); ++replica) {
@@ -72,12 +75,13 @@ void Lateness::look(Instant now, const Steps& steps, const Absence& absence) {
   for (const uint32_t replica : behind) round_->waited[replica] += since;
 }
 
+// Of a round.
 double Lateness::usual_seconds() const {
   std::vector<double> each(step_seconds_.begin(), step_seconds_.end());
   const auto middle = each.begin() + static_cast<ptrdiff_t>(each.size() / 2);
   std::nth_element(each.begin(), middle, each.end());
   return std::max(predicted_step_, each.empty() ? 0 : *middle) *
-         static_cast<double>(round_->end - round_->after);
+         static_cast<double>(std::min(round_->end - round_->after, inner_.local()->terms.every));
 }
 
 std::optional<LateReplica> Lateness::late() const {
@@ -88,7 +92,7 @@ std::optional<LateReplica> Lateness::late() const {
   if (*longest < patience) return std::nullopt;
   const auto replica = static_cast<uint32_t>(longest - round_->waited.begin());
   const auto made = static_cast<double>(round_->made[replica]);
-  const double left = static_cast<double>(round_->end - round_->after) - made;
+  const double left = static_cast<double>(round_->border - round_->after) - made;
   // As fast as it was in this round it needs so long for the rest of it, if it has not come to a stand.
   const bool is_soon_there = seconds(looked_at_ - round_->since) * left < usual * made;
   if (is_soon_there && seconds(round_->idle[replica]) < usual) return std::nullopt;

@@ -36,11 +36,12 @@ class Lateness {
 
  private:
   struct Round {
-    uint64_t after = 0, end = 0;  // inner steps: the agreements before and at its end
+    uint64_t after = 0, end = 0;  // inner steps: when all had the same weights, and will have them
+    uint64_t border = 0;          // with which the round under way ends
     Instant since{};
     std::vector<Duration> waited{};  // for each replica
     std::vector<Duration> idle{};    // since it made its last step
-    std::vector<uint64_t> made{};    // inner steps of the round, by each
+    std::vector<uint64_t> made{};    // inner steps since then, by each
   };
   void follow(Instant now, const Steps& steps);
   std::vector<uint64_t> made_by_each(const Steps& steps) const;

@@ -83,9 +83,8 @@ RunEffects Run::start(Instant now) {
 // again have uploaded it again.
 void Run::resume(const std::vector<Command>& script) {
   commands_.resume(script);
-  if (absence_.empty()) return;
-  absence_.take_over(claims_);
-  moving_ = true;
+  moving_ = commands_.are_settled();
+  if (!absence_.empty()) absence_.take_over(claims_);
 }
 
 Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence) {
@@ -147,7 +146,7 @@ void Run::commit_steps(Instant now, RunEffects& out) {
 RunEffects Run::request_stop(Instant now, bool to_go_on) {
   RunEffects out;
   if (ended_ || (commands_.are_stopped() && (to_go_on || !moving_))) return out;
-  if (!absence_.empty()) return out;  // it stops where the others agree
+  if (!absence_.empty() || (moving_ && commands_.are_settled())) return out;  // it stops where they agree
   moving_ = to_go_on;
   commands_.stop();
   if (training()) commands_.write_last_snapshot(now, moving_, out);

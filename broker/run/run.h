@@ -72,6 +72,7 @@ class Run {
   // other peers. Of its stages nothing may be told any more. Nothing: it cannot be.
   std::optional<RunEffects> leave_out(Instant now, uint32_t replica);
   const Absence& absence() const { return absence_; }
+  bool is_moving() const { return moving_; }  // it stops, to go on with other peers
   // The replica that holds the others up, as of the last tick; and that none is late in this round any more.
   std::optional<LateReplica> late() const { return lateness_.late(); }
   void pardon_late() { lateness_.pardon(); }

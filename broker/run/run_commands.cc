@@ -35,9 +35,11 @@ void Commands::resume(const std::vector<Command>& recorded) {
     parts_.comparison.resume(command);
     parts_.forward.resume(command);
     if (command.kind == CommandKind::LeaveOut) parts_.absence.begin(command);
+    if (command.kind == CommandKind::LeaveOut || command.kind == CommandKind::Settle) settled_ = command.step;
   }
-  if (parts_.absence.empty()) return;
+  if (!settled_) return;
   stop();
+  if (parts_.absence.empty()) return;
   parts_.rounds.leave_out();
   for (const uint32_t replica : parts_.absence.replicas()) parts_.steps.leave_out(replica);
 }
@@ -56,6 +58,8 @@ bool Commands::is_settled(const Command& command) const {
       return parts_.comparison.is_settled(command.sequence);
     case CommandKind::LeaveOut:
       return parts_.absence.is_settled(command.sequence);
+    case CommandKind::Settle:
+      return false;  // to the run's end, so that a broker that is restarted knows of it
     case CommandKind::Finish:
       return true;
   }
@@ -84,12 +88,11 @@ void Commands::advance(Instant now, RunEffects& out) {
     write_snapshot_if_due(now, out);
     write_comparison_if_due(now, out);
     const uint64_t granted = parts_.steps.granted();
-    // Not past an agreement that is not committed: until then somebody may be left out of it, and then nobody
-    // has begun what comes after it.
-    const uint64_t border = inner_.are_local()
-                                ? next_agreement()
-                                : next_border(*plan_, granted, parts_.rounds.next_copy(granted));
-    const uint64_t target = std::min(border, parts_.steps.committed() + options_.window_steps);
+    const uint64_t border =
+        inner_.are_local() ? local_border() : next_border(*plan_, granted, parts_.rounds.next_copy(granted));
+    // Where rounds overlap one ends once more is granted.
+    const uint64_t window = std::max<uint64_t>(options_.window_steps, inner_.are_local() ? 2 : 1);
+    const uint64_t target = std::min(border, parts_.steps.committed() + window);
     if (parts_.steps.all_granted() || target <= granted || script_.commands().size() >= options_.script_max)
       return;
     grant(now, target, out);
@@ -112,42 +115,64 @@ void Commands::write_snapshot_if_due(Instant now, RunEffects& out) {
 }
 
 void Commands::write_last_snapshot(Instant now, bool moving, RunEffects& out) {
-  grant_until_whole(now, parts_.steps.granted(), out);
+  // What fixed replicas compute depends on nobody's moving.
+  grant_until_whole(now, parts_.steps.granted(), !moving || plan_->replicas_max > 0, out);
   const uint64_t granted = parts_.steps.granted();
   const Rounds::Last needed = parts_.rounds.last_needed(granted, moving);
   if (needed == Rounds::Last::IsWritten) return;
   if (needed == Rounds::Last::AfterAnother) {
-    if (!parts_.absence.empty())
+    if (settled_ || !parts_.absence.empty())
       return;  // nobody makes another round: the run goes back, once it has stalled
-    grant_until_whole(now, granted + 1, out);
+    grant_until_whole(now, granted + 1, /*may_settle=*/false, out);
   }
   const bool stays = moving && parts_.rounds.do_stay();
   write_snapshot(now, stays ? Rounds::Kind::Copy : Rounds::Kind::Checkpoint, out);
 }
 
-// As far as replicas agree again, from that step on.
-void Commands::grant_until_whole(Instant now, uint64_t step, RunEffects& out) {
-  const uint64_t whole = inner_.next_whole(step);
-  if (whole > parts_.steps.granted()) grant(now, whole, out);
+// As far as all have the same weights again, from that step on; at the end of the round, if they are told to
+// wait for what is agreed about it.
+void Commands::grant_until_whole(Instant now, uint64_t step, bool may_settle, RunEffects& out) {
+  const uint64_t whole = next_whole(step), end = inner_.next_end(step);
+  const bool settles = may_settle && end < whole;
+  const uint64_t last = settles ? end : whole;
+  if (last > parts_.steps.granted()) grant(now, last, out);
+  if (!settles) return;
+  write({.kind = CommandKind::Settle, .step = last}, out);
+  settled_ = last;
+}
+
+uint64_t Commands::next_whole(uint64_t step) const {
+  return settled_ && step <= *settled_ ? *settled_ : inner_.next_whole(step);
 }
 
 uint64_t Commands::next_agreement() const {
   const uint64_t committed = parts_.steps.committed();
-  return inner_.next_whole(std::min(committed + 1, plan_->training.steps));
+  return next_whole(std::min(committed + 1, plan_->training.steps));
+}
+
+// Not past an agreement that is not committed: until then somebody may be left out of it, and then nobody has
+// begun what comes after it. Nor past a round's end before all are at its last step: whoever is lost then has
+// a part in that round's agreement and in the one before, and in no other that is not over.
+uint64_t Commands::local_border() const {
+  const uint64_t next = parts_.steps.committed() + 1, agreement = next_agreement();
+  const uint64_t end = inner_.next_end(std::min(next, plan_->training.steps));
+  if (next < end) return end;
+  return std::min(agreement, inner_.next_end(std::min(end + 1, plan_->training.steps)));
 }
 
 bool Commands::have_agreed() const {
   const uint64_t granted = parts_.steps.granted();
-  return inner_.is_whole(granted) && parts_.steps.committed() == granted;
+  return next_whole(granted) == granted && parts_.steps.committed() == granted;
 }
 
 bool Commands::leave_out(Instant now, uint32_t replica, RunEffects& out) {
   const bool agreed = have_agreed();
-  const uint64_t step = agreed ? parts_.steps.granted() : next_agreement();
+  const uint64_t last = std::max(parts_.steps.granted(), parts_.steps.committed() + 1);
+  const uint64_t step = agreed ? parts_.steps.granted() : settled_.value_or(inner_.next_end(last));
   // Elsewhere a run whose copies are whole comes to the same bits whoever is lost.
   const bool may_differ = plan_->replicas_max > 0 || parts_.rounds.do_stay();
   if (!may_differ || !parts_.absence.can_be_without(replica) || parts_.comparison.is_under_way() ||
-      parts_.steps.granted() > step || !parts_.rounds.can_leave_out(step) ||
+      !parts_.rounds.can_leave_out(step) ||
       parts_.rounds.last_needed(step, /*moving=*/true) == Rounds::Last::AfterAnother)
     return false;
   const auto left_out = agreed ? std::nullopt : parts_.absence.without(replica, step);
@@ -156,16 +181,17 @@ bool Commands::leave_out(Instant now, uint32_t replica, RunEffects& out) {
   if (agreed)
     parts_.absence.begin(replica, step);
   else
-    tell_left_out(now, *left_out, out);
+    tell_left_out(now, step, *left_out, out);
   parts_.steps.leave_out(replica);
   parts_.rounds.leave_out();
   write_last_snapshot(now, /*moving=*/true, out);
   return true;
 }
 
-void Commands::tell_left_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out) {
-  grant_until_whole(now, parts_.steps.granted(), out);
-  write({.kind = CommandKind::LeaveOut, .step = parts_.steps.granted(), .left_out = left_out}, out);
+void Commands::tell_left_out(Instant now, uint64_t step, const replicas::LeftOut& left_out, RunEffects& out) {
+  if (step > parts_.steps.granted()) grant(now, step, out);
+  write({.kind = CommandKind::LeaveOut, .step = step, .left_out = left_out}, out);
+  settled_ = step;
   parts_.absence.begin(script_.commands().back());
 }
 

@@ -47,6 +47,8 @@ class Commands {
   // From now on no step is granted and no microbatch of a forward pass is asked for, but for a last snapshot.
   void stop() { stopped_ = true; }
   bool are_stopped() const { return stopped_; }
+  // Replicas were told with which step they end, which is no other than they would have.
+  bool are_settled() const { return settled_.has_value(); }
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
   void let_copies_go_direct(bool each_can) { copies_go_direct_ = each_can; }
   bool do_copies_go_direct() const { return copies_go_direct_; }
@@ -79,12 +81,13 @@ class Commands {
   void trim();
   void write(proto::Command command, RunEffects& out);
   void grant(Instant now, uint64_t step, RunEffects& out);
-  // The step after which the replicas agree next; no further steps are granted.
+  uint64_t next_whole(uint64_t step) const;
   uint64_t next_agreement() const;
+  uint64_t local_border() const;
   bool have_agreed() const;
-  void tell_left_out(Instant now, const replicas::LeftOut& left_out, RunEffects& out);
+  void tell_left_out(Instant now, uint64_t step, const replicas::LeftOut& left_out, RunEffects& out);
   void write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out);
-  void grant_until_whole(Instant now, uint64_t step, RunEffects& out);
+  void grant_until_whole(Instant now, uint64_t step, bool may_settle, RunEffects& out);
   void write_comparison_if_due(Instant now, RunEffects& out);
 
   std::shared_ptr<const PlannedRun> plan_;
@@ -94,6 +97,7 @@ class Commands {
   Script script_;
   bool copies_go_direct_ = false;
   bool stopped_ = false;
+  std::optional<uint64_t> settled_{};  // the last step, after which all have the same weights
 };
 
 }  // namespace weft::broker

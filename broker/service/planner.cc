@@ -321,9 +321,7 @@ uint32_t peer_minor_of(const configs::Job& job) {
   } features[] = {
       {job.may_have_empty_steps() || !job.optimizer.groups.empty(), proto::kProtocolMinorOfEmptySteps},
       {job.replicas.are_local(), proto::kProtocolMinorOfLocalSteps},
-      {job.replica_choice.shares || !job.replicas.shares.empty(), proto::kProtocolMinorOfShares},
       {train::exact_replicas_max(job) > 1, proto::kProtocolMinorOfExactReplicas},
-      {job.replicas.overlap(), proto::kProtocolMinorOfOverlap},
       {job.optimizer.slots != dag::SlotType::Float32, proto::kProtocolMinorOfCodedSlots},
   };
   uint32_t minor = 0;

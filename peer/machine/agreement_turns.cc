@@ -1,53 +1,61 @@
 #include "peer/machine/agreement_turns.h"
 
+#include <algorithm>
+
 namespace weft::peer {
 
 Task AgreementTurns::make(TaskKind kind, uint64_t step) const {
-  return {.kind = kind, .key = {proto::ProgramKind::Agree, step, 0}, .left_out = agreements_.left_out()};
+  return {.kind = kind,
+          .key = {proto::ProgramKind::Agree, step, 0},
+          .left_out = agreements_.left_out(step),
+          .settles = settles(step)};
 }
 
-Task AgreementTurns::end_round(Task task) {
-  last_.reset();
-  task.ends_round = true;
-  return task;
-}
-
-std::optional<Task> AgreementTurns::take_means(uint64_t step) {
-  if (has_refused_ || !agreements_.are_differences_there(step)) return std::nullopt;
-  is_taking_means_ = assignment_->local->norm_bound > 0 && agreements_.takes_means();
-  return make(TaskKind::Mean, step);
-}
-
-std::optional<Task> AgreementTurns::next_mean() {
-  if (!overlapped_ || overlapped_->has_means || is_taking_means_) return std::nullopt;
-  auto task = take_means(overlapped_->step);
-  overlapped_->has_means = task.has_value();
-  return task;
-}
-
-std::optional<Task> AgreementTurns::next(uint64_t step) {
+// Its Differ, then its Mean.
+std::optional<Task> AgreementTurns::next_of(Round& round) {
   if (is_taking_means_) return std::nullopt;
-  if (overlapped_ && !overlapped_->has_means) return next_mean();
-  if (!last_) {
-    Task differ = make(TaskKind::Differ, step);
-    last_ = TaskKind::Differ;
-    if (overlapped_ || !overlaps(step)) return differ;
-    overlapped_ = Overlapped{step};
-    return end_round(differ);
+  if (!round.has_differed) {
+    round.has_differed = true;
+    return make(TaskKind::Differ, round.step);
   }
-  if (overlapped_) {
-    if (!agreements_.are_means_there(overlapped_->step)) return std::nullopt;
-    Task agree = make(TaskKind::Agree, std::exchange(overlapped_, std::nullopt)->step);
-    if (!overlaps(step)) return agree;
-    overlapped_ = Overlapped{step};
-    return end_round(agree);
+  if (round.has_means || has_refused_ || !agreements_.are_differences_there(round.step)) return std::nullopt;
+  round.has_means = true;
+  is_taking_means_ = assignment_->local->norm_bound > 0 && agreements_.takes_means(round.step);
+  return make(TaskKind::Mean, round.step);
+}
+
+std::optional<Task> AgreementTurns::agree(const Round& round, bool ends) {
+  Task task = make(TaskKind::Agree, round.step);
+  task.ends_round = ends;
+  return task;
+}
+
+std::optional<Task> AgreementTurns::next(uint64_t step, uint64_t granted) {
+  if (is_taking_means_) return std::nullopt;
+  if (before_ && before_->is_due()) return next_of(*before_);
+  const bool waits = settles(step);
+  if (!waits && granted <= step) return std::nullopt;
+  if (!now_) now_ = Round{step};
+  if (!now_->has_differed) {
+    auto differ = next_of(*now_);
+    if (waits || before_) return differ;
+    before_ = std::exchange(now_, std::nullopt);
+    differ->ends_round = true;
+    return differ;
   }
-  if (last_ == TaskKind::Mean)
-    return agreements_.are_means_there(step) ? std::optional(end_round(make(TaskKind::Agree, step)))
-                                             : std::nullopt;
-  auto mean = take_means(step);
-  if (mean) last_ = TaskKind::Mean;
-  return mean;
+  if (!waits) {
+    if (!agreements_.are_means_there(before_->step)) return std::nullopt;
+    const Round agreed = *std::exchange(before_, std::exchange(now_, std::nullopt));
+    return agree(agreed, /*ends=*/true);
+  }
+  if (!now_->has_means) return next_of(*now_);
+  if (!agreements_.are_means_there(step)) return std::nullopt;
+  if (before_ && !agreements_.are_means_there(before_->step)) return std::nullopt;
+  if (before_) {
+    is_agreeing_ = true;
+    return agree(*std::exchange(before_, std::nullopt), /*ends=*/false);
+  }
+  return agree(*std::exchange(now_, std::nullopt), /*ends=*/true);
 }
 
 void AgreementTurns::on_mean_done(uint64_t step, const TaskOutcome& outcome) {
@@ -56,11 +64,27 @@ void AgreementTurns::on_mean_done(uint64_t step, const TaskOutcome& outcome) {
   if (const auto command = std::exchange(later_, std::nullopt)) answer(*command, /*is_over=*/false);
 }
 
-Status AgreementTurns::leave_out(const proto::Command& command, uint64_t completed, uint64_t given) {
+// ---- who is left out
+
+// Of the round under way or, where that overlaps it, of the next one.
+bool AgreementTurns::may_be_left_out(uint64_t step, uint64_t completed) const {
+  const replicas::LocalSteps& local = assignment_->local->steps;
+  const uint64_t end = next_end(local, std::min(completed + 1, last_inner_step(local)));
+  return step <= end || (!agrees_after(local, end) && step == next_end(local, end + 1));
+}
+
+Status AgreementTurns::on_command(const proto::Command& command, uint64_t completed, uint64_t given) {
   const auto refused = [](const char* what) { return fail(ErrorCode::InvalidArgument, what); };
+  if (settled_ && command.step != *settled_)
+    return refused("replicas that end with another step than was said");
+  if (command.kind == proto::CommandKind::Settle) {
+    if (given >= command.step) return refused("a round that is to be waited for, and is over");
+    settled_ = command.step;
+    return {};
+  }
   if (const auto& before = agreements_.left_out(); before && !command.left_out.includes(*before))
     return refused("a replica that was left out has a part again");
-  if (next_agreement(assignment_->local->steps, completed + 1) < command.step)
+  if (!may_be_left_out(command.step, completed))
     return refused("replicas that are left out of an agreement that is not the next");
   if (is_taking_means_)
     later_ = command;
@@ -69,18 +93,32 @@ Status AgreementTurns::leave_out(const proto::Command& command, uint64_t complet
   return {};
 }
 
+// What is agreed on with them can be.
+bool AgreementTurns::can_be_without(const replicas::LeftOut& left_out, uint64_t first) const {
+  const auto is_whole = [&](const std::optional<Round>& round) {
+    return !round || round->step >= first ||
+           (!has_refused_ && agreements_.has_all_of(left_out.replicas, round->step, round->has_means));
+  };
+  return is_whole(before_) && is_whole(now_);
+}
+
 void AgreementTurns::answer(const proto::Command& command, bool is_over) {
-  const bool too_late = is_over || (last_ == TaskKind::Mean && agreements_.takes_means());
+  const uint64_t first = first_left_out(assignment_->local->steps, command.step);
+  const bool too_late = is_over || is_agreeing_ || !can_be_without(command.left_out, first);
   reports_.emplace_back(proto::ReplicasLeftOut{.run = command.run,
                                                .plan_version = command.plan_version,
                                                .step = command.step,
                                                .sequence = command.sequence,
                                                .too_late = too_late});
   if (too_late) return;
-  agreements_.leave_out(std::make_shared<const replicas::LeftOut>(command.left_out));
+  agreements_.leave_out(std::make_shared<const replicas::LeftOut>(command.left_out), first);
+  settled_ = command.step;
   has_refused_ = false;
-  last_.reset();
+  for (std::optional<Round>* round : {&before_, &now_})
+    if (*round && (*round)->step >= first) **round = Round{(*round)->step};
 }
+
+// ---- what is refused
 
 bool AgreementTurns::refuse_not_finite(uint32_t replica, uint64_t steps_before, uint64_t completed) {
   if (!assignment_->local || assignment_->local->norm_bound <= 0) return false;
@@ -91,8 +129,8 @@ bool AgreementTurns::refuse_not_finite(uint32_t replica, uint64_t steps_before, 
 
 void AgreementTurns::refuse(uint64_t step, const replicas::Outlier& outlier) {
   has_refused_ = true;
-  if (overlapped_ && overlapped_->step == step) overlapped_->has_means = false;
-  if (last_ == TaskKind::Mean) last_ = TaskKind::Differ;
+  for (std::optional<Round>* round : {&before_, &now_})
+    if (*round && (*round)->step == step) (*round)->has_means = false;
   reports_.emplace_back(proto::DifferenceRefused{.run = assignment_->run,
                                                  .plan_version = assignment_->plan_version,
                                                  .step = step,

@@ -61,7 +61,7 @@ Status check_agreed_tensor(const proto::AssignStage& assign, const std::vector<A
   // Others than its owner and this seat may have heard that the owner was lost.
   if (!is_mean && !weight->is_ours && header.replica == weight->tensor->owner)
     return wrong(header, "it is not added up here");
-  if (header.microbatch != 0) return wrong(header, "of a microbatch");
+  if (header.microbatch >= assign.local->steps.terms.count) return wrong(header, "of an attempt too many");
   if (header.spec != weight->spec)
     return wrong(header, "it is " + to_string(header.spec) + ", expected " + to_string(weight->spec));
   const compress::Codec codec = weight->codec(assign);
@@ -117,8 +117,9 @@ Status Agreements::on_tensor(const plan::Seat& from, const proto::TensorHeader& 
   if (!is_its_time(header.step, completed)) return wrong(header, "it is not its time");
   Arrived& there = arrived_[header.step];
   auto& of_its_kind = is_mean ? there.means : there.differences;
-  const bool is_new = of_its_kind.emplace(header.edge, from.replica).second;
-  if (!is_new) return wrong(header, "it came twice");
+  const auto [at, is_new] = of_its_kind.try_emplace({header.edge, from.replica}, header.microbatch);
+  if (!is_new && at->second >= header.microbatch) return wrong(header, "it came twice");
+  at->second = header.microbatch;
   (is_mean ? there.last_mean : there.last_difference) = from;
   return {};
 }
@@ -128,35 +129,57 @@ const Agreements::Arrived* Agreements::arrived(uint64_t step) const {
   return at == arrived_.end() ? nullptr : &at->second;
 }
 
-uint32_t Agreements::owner_of(const AgreedWeight& weight) const {
-  return left_out_ ? left_out_->owner_of(weight.tensor->owner) : weight.tensor->owner;
+uint32_t Agreements::owner_of(const AgreedWeight& weight, uint64_t step) const {
+  const auto without = left_out(step);
+  return without ? without->owner_of(weight.tensor->owner) : weight.tensor->owner;
 }
 
-bool Agreements::takes_means() const {
+// Of the attempt that is under way.
+bool Agreements::has(uint64_t step, Attempts Arrived::*which, const AgreedWeight& weight,
+                     uint32_t replica) const {
+  const Arrived* there = arrived(step);
+  if (there == nullptr) return false;
+  const auto without = left_out(step);
+  const Attempts& attempts = there->*which;
+  const auto at = attempts.find({weight.tensor->number, replica});
+  return at != attempts.end() && at->second == (without ? without->replicas.size() : 0);
+}
+
+bool Agreements::takes_means(uint64_t step) const {
   return std::any_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    return owner_of(weight) == assignment_->seat.replica;
+    return owner_of(weight, step) == assignment_->seat.replica;
   });
 }
 
 bool Agreements::are_differences_there(uint64_t step) const {
   const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
-  const Arrived* there = arrived(step);
+  const auto without = left_out(step);
   for (const AgreedWeight& weight : weights_)
-    for (uint32_t replica = 0; owner_of(weight) == assignment_->seat.replica && replica < steps.size();
+    for (uint32_t replica = 0; owner_of(weight, step) == assignment_->seat.replica && replica < steps.size();
          ++replica)
-      if (replica != assignment_->seat.replica && steps[replica] > 0 && !is_left_out(replica) &&
-          (there == nullptr || !there->differences.contains({weight.tensor->number, replica})))
+      if (replica != assignment_->seat.replica && steps[replica] > 0 && !(without && without->has(replica)) &&
+          !has(step, &Arrived::differences, weight, replica))
         return false;
   return true;
 }
 
 bool Agreements::are_means_there(uint64_t step) const {
-  const Arrived* there = arrived(step);
   return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    const uint32_t owner = owner_of(weight);
-    return owner == assignment_->seat.replica ||
-           (there != nullptr && there->means.contains({weight.tensor->number, owner}));
+    const uint32_t owner = owner_of(weight, step);
+    return owner == assignment_->seat.replica || has(step, &Arrived::means, weight, owner);
   });
+}
+
+bool Agreements::has_all_of(const std::vector<uint32_t>& replicas, uint64_t step, bool has_means) const {
+  const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
+  for (const AgreedWeight& weight : weights_)
+    for (const uint32_t replica : replicas) {
+      const uint32_t owner = owner_of(weight, step);
+      const bool is_added_here = !has_means && owner == assignment_->seat.replica && steps[replica] > 0;
+      if (is_added_here && !has(step, &Arrived::differences, weight, replica)) return false;
+      if (owner == replica && !has(step, &Arrived::means, weight, replica)) return false;
+    }
+  return true;
 }
 
 std::optional<plan::Seat> Agreements::last_to_come(uint64_t step, bool means) const {

@@ -3,10 +3,11 @@
 // and what is there; the bytes lie with whoever runs the tasks. Pure.
 //
 // Such a tensor has ProgramKind::Agree, as its step the steps of the run that were agreed before the round,
-// as its edge AgreedTensor::number. Forward: a difference; Backward: the mean.
+// as its edge AgreedTensor::number. Forward: a difference; Backward: the mean. Its microbatch is the attempt.
 //
-// Replicas may be left out of an agreement (proto::CommandKind::LeaveOut). Others may know that earlier: what
-// they then send to whoever takes a mean in place of a lost one waits here, whether or not it is believed.
+// Replicas may be left out of an agreement (proto::CommandKind::LeaveOut). Then it begins again, with an
+// attempt of a higher number: as many replicas are left out. Others may know that earlier: what they then
+// send takes the place of what they sent before, and waits here.
 //
 // Bounds: the tensors of two agreements, for a seat that needs nothing of this one may be one ahead, and of
 // one before that is not over where rounds overlap; each from each seat once.
@@ -16,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -54,9 +54,17 @@ class Agreements {
   // twice, or another than the assignment says.
   Status on_tensor(const plan::Seat& from, const proto::TensorHeader& header, uint64_t completed);
 
+  // Of another attempt at an agreement that is over here.
+  bool is_over(const proto::TensorHeader& header) const {
+    return header.program == proto::ProgramKind::Agree && header.microbatch > 0 && finished_ &&
+           header.step <= *finished_;
+  }
+
   // For the agreement after that step: all differences for the stage to add up, and all means for it to take.
   bool are_differences_there(uint64_t step) const;
   bool are_means_there(uint64_t step) const;
+  // Whether nothing is missing that these replicas were to send for it; of means alone, if it `has_means`.
+  bool has_all_of(const std::vector<uint32_t>& replicas, uint64_t step, bool has_means) const;
   // The seat whose tensor was the last of either; nothing where none had to come.
   std::optional<plan::Seat> last_to_come(uint64_t step, bool means) const;
   void finish(uint64_t step);
@@ -65,21 +73,29 @@ class Agreements {
   // of it may come. Nothing: it is another's time.
   std::optional<uint64_t> end_of(uint64_t steps_before, uint64_t completed) const;
 
-  // Whether the stage takes the mean of anything.
-  bool takes_means() const;
-  // From now on nothing comes of these replicas, and what they were to add up is another's.
-  void leave_out(std::shared_ptr<const replicas::LeftOut> left_out) { left_out_ = std::move(left_out); }
+  // Whether the stage takes the mean of anything then.
+  bool takes_means(uint64_t step) const;
+  // From now on nothing comes of these replicas, and from the agreement after `first` on they have no part:
+  // what they were to add up is another's.
+  void leave_out(std::shared_ptr<const replicas::LeftOut> left_out, uint64_t first) {
+    left_out_ = std::move(left_out);
+    first_without_ = first;
+  }
   const std::shared_ptr<const replicas::LeftOut>& left_out() const { return left_out_; }
+  // Of the agreement after that step; nullptr: all have a part in it.
+  std::shared_ptr<const replicas::LeftOut> left_out(uint64_t step) const {
+    return step >= first_without_ ? left_out_ : nullptr;
+  }
 
  private:
+  using Attempts = std::map<std::pair<uint32_t, uint32_t>, uint32_t>;  // by number and replica: the last one
   struct Arrived {
-    std::set<std::pair<uint32_t, uint32_t>> differences{};  // by number and replica
-    std::set<std::pair<uint32_t, uint32_t>> means{};        // the same
+    Attempts differences{}, means{};
     std::optional<plan::Seat> last_difference{}, last_mean{};
   };
   uint64_t round_before(uint64_t step) const;
-  uint32_t owner_of(const AgreedWeight& weight) const;
-  bool is_left_out(uint32_t replica) const { return left_out_ && left_out_->has(replica); }
+  uint32_t owner_of(const AgreedWeight& weight, uint64_t step) const;
+  bool has(uint64_t step, Attempts Arrived::*which, const AgreedWeight& weight, uint32_t replica) const;
   bool is_its_time(uint64_t round_before, uint64_t completed) const;
   std::optional<uint64_t> overlapped_end(uint64_t completed) const;
   const Arrived* arrived(uint64_t step) const;
@@ -89,6 +105,7 @@ class Agreements {
   std::map<uint64_t, Arrived> arrived_;  // by the steps agreed before
   std::optional<uint64_t> finished_;     // the last one, likewise
   std::shared_ptr<const replicas::LeftOut> left_out_;
+  uint64_t first_without_ = 0;
 };
 
 }  // namespace weft::peer

@@ -62,6 +62,11 @@ class StageMachine {
   bool is_left_out(const plan::Seat& seat) const {
     return agreements_.left_out() != nullptr && agreements_.left_out()->has(seat.replica);
   }
+  // A tensor that is nobody's fault and of no use: of one that was left out, or for another attempt at what
+  // the stage has agreed on, as it says.
+  bool passes_over(const plan::Seat& from, const proto::TensorHeader& header) const {
+    return is_left_out(from) || agreements_.is_over(header);
+  }
   bool refuse_not_finite(const plan::Seat& from, uint64_t steps_before) {
     return script_.refuse_not_finite(from.replica, steps_before);
   }

@@ -47,9 +47,11 @@ struct Task {
   uint64_t sequence = 0;       // of the command that it belongs to
   bool durable = true;         // of a Snapshot: for a checkpoint
   bool direct = false;         // of a Snapshot: others fetch it here
-  // Of Differ, Mean and Agree: who has no part in it any more; nullptr: all have. A Differ that comes again
-  // is for who takes means in their place.
+  // Of Differ, Mean and Agree: who has no part in it any more; nullptr: all have. When others are left out
+  // all three come again, with an attempt of a higher number.
   std::shared_ptr<const replicas::LeftOut> left_out{};
+  uint32_t attempt() const { return left_out ? static_cast<uint32_t>(left_out->replicas.size()) : 0; }
+  bool settles = false;     // of these: all have the same weights after that Agree
   bool ends_round = false;  // of these: nothing else is to be done of the step that ends the round
 };
 

@@ -31,11 +31,21 @@ Status check_forward(const Command& command, uint64_t granted) {
   return {};
 }
 
+// The round whose end is the last step granted.
+bool ends_last(const AssignStage& assign, const Command& command, uint64_t granted) {
+  return assign.local && command.step == granted && command.step > assign.local->steps.begun_after &&
+         ends_round(assign, command.step);
+}
+
+Status check_settle(const AssignStage& assign, const Command& command, uint64_t granted) {
+  if (!ends_last(assign, command, granted) || agrees_after(assign, command.step))
+    return out_of_turn("a round that is to be waited for, and is not the next or is anyway");
+  return {};
+}
+
 Status check_leave_out(const AssignStage& assign, const Command& command, uint64_t granted) {
-  if (!assign.local || command.step != granted || !agrees_after(assign, command.step))
+  if (!ends_last(assign, command, granted))
     return out_of_turn("replicas that are left out, but not of the agreement that is next");
-  if (assign.local->steps.terms.overlap())
-    return out_of_turn("replicas that are left out where rounds overlap");
   const replicas::LeftOut& left_out = command.left_out;
   if (left_out.replicas.empty() || left_out.has(assign.seat.replica) ||
       std::max(left_out.replicas.back(), left_out.owner) >= assign.local->steps.terms.count)
@@ -72,14 +82,20 @@ bool is_idle_step(const AssignStage& assign, uint64_t step) {
   return assign.local && !step_of_run(assign, step) && !ends_round(assign, step);
 }
 
-Status check_command(const AssignStage& assign, const Command& command, uint64_t granted) {
+bool is_of_agreement(const Command& command) {
+  return command.kind == CommandKind::LeaveOut || command.kind == CommandKind::Settle;
+}
+
+Status check_command(const AssignStage& assign, const Command& command, uint64_t granted,
+                     std::optional<uint64_t> settled) {
   if (is_forward(command)) return check_forward(command, granted);
   if (command.kind == CommandKind::Finish) return {};
   if (command.kind == CommandKind::LeaveOut) return check_leave_out(assign, command, granted);
+  if (command.kind == CommandKind::Settle) return check_settle(assign, command, granted);
   if (find_program(assign, ProgramKind::Train) == nullptr)
     return out_of_turn("a command for a program that was not assigned");
   if (command.kind == CommandKind::Advance) {
-    if (command.step <= granted || command.step > assign.training.steps)
+    if (command.step <= granted || command.step > assign.training.steps || settled)
       return out_of_turn("a grant up to step " + std::to_string(command.step) + " after " +
                          std::to_string(granted));
     if (assign.local && command.step - granted > kLocalStepsAtOnceMax)
@@ -92,7 +108,7 @@ Status check_command(const AssignStage& assign, const Command& command, uint64_t
     if (assign.local || assign.exact) return out_of_turn("a comparison of one of several replicas");
   } else if (command.step != granted) {
     return out_of_turn("a snapshot of a step that is not the last one granted");
-  } else if (assign.local && !agrees_after(assign, command.step)) {
+  } else if (assign.local && command.step != settled && !agrees_after(assign, command.step)) {
     return out_of_turn("a snapshot of a step after which replicas do not agree");
   }
   return {};

@@ -30,9 +30,14 @@ bool is_empty_step(const proto::AssignStage& assign, uint64_t step);
 // It has no task: the replica makes none of its own in it, and nobody agrees after it.
 bool is_idle_step(const proto::AssignStage& assign, uint64_t step);
 
-// `granted`: the last step that commands before it let the stage make. InvalidArgument: no broker that keeps
-// the protocol says that.
-Status check_command(const proto::AssignStage& assign, const proto::Command& command, uint64_t granted);
+// It is carried out when it comes, not in its turn.
+bool is_of_agreement(const proto::Command& command);
+
+// `granted`: the last step that commands before it let the stage make. `settled`: they said that it is the
+// last one, after which all have the same weights. InvalidArgument: no broker that keeps the protocol says
+// that.
+Status check_command(const proto::AssignStage& assign, const proto::Command& command, uint64_t granted,
+                     std::optional<uint64_t> settled = std::nullopt);
 // In order; none: it reads none. REQUIRES: a command that passed.
 std::vector<Arrivals::Range> data_of_command(const proto::AssignStage& assign, const proto::Command& command,
                                              uint64_t granted);

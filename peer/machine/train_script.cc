@@ -69,9 +69,9 @@ Status TrainScript::on_command(const Command& command) {
                          std::to_string(last_sequence_));
   if (command.sequence <= last_sequence_) return {};
   if (commands_.size() >= kCommandsMax) return refuse_script("too many commands at once");
-  WEFT_TRY_STATUS(check_command(*assignment_, command, granted_));
-  if (command.kind == CommandKind::LeaveOut) {
-    WEFT_TRY_STATUS(turns_.leave_out(command, completed_, given_.step));
+  WEFT_TRY_STATUS(check_command(*assignment_, command, granted_, turns_.settled()));
+  if (is_of_agreement(command)) {
+    WEFT_TRY_STATUS(turns_.on_command(command, completed_, given_.step));
     take_reports_of_agreement();
   }
   last_sequence_ = command.sequence;
@@ -81,9 +81,8 @@ Status TrainScript::on_command(const Command& command) {
   for (const Arrivals::Range& range : data_of_command(*assignment_, command, granted_))
     arrivals_.expect(range);
   if (command.kind == CommandKind::Advance) granted_ = command.step;
-  if (is_forward(command) && find_program(*assignment_, program_of(command)) == nullptr)
-    return {};  // none of its ops are here
-  if (command.kind != CommandKind::LeaveOut) commands_.push_back(command);
+  const bool is_elsewhere = is_forward(command) && find_program(*assignment_, program_of(command)) == nullptr;
+  if (!is_elsewhere && !is_of_agreement(command)) commands_.push_back(command);
   return {};
 }
 
@@ -150,7 +149,7 @@ std::optional<Task> TrainScript::next_of_step(uint64_t last) {
     if (!ends_round(*assignment_, step)) given_.end_step();
     return task;
   }
-  auto task = turns_.next(step);  // also of a replica that makes no step of its own
+  auto task = turns_.next(step, granted_);  // also of a replica that makes no step of its own
   if (task && task->ends_round) given_.end_step();
   return task;
 }
@@ -216,7 +215,8 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
       if (all_given) given_.passes = 0;
       break;
     case CommandKind::Finish:
-    case CommandKind::LeaveOut:  // carried out when it came
+    case CommandKind::LeaveOut:  // carried out when they came
+    case CommandKind::Settle:
       all_given = true;
       break;
   }
@@ -232,11 +232,11 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
     tally_.begin(now);
   const uint32_t ahead = segments_.usual > options_.tasks_ahead_up_to ? 1 : options_.tasks_ahead;
   // Others wait for it, whatever this stage waits for.
-  if (auto mean = tasks_.size() < ahead ? turns_.next_mean() : std::nullopt) {
+  if (auto task = tasks_.size() < ahead ? turns_.next_of_before() : std::nullopt) {
     tally_.pause_wait(now);
     if (tasks_.empty()) running_since_ = now;
-    tasks_.push_back(*mean);
-    return mean;
+    tasks_.push_back(*task);
+    return task;
   }
   while (tasks_.size() < ahead && given_.command < commands_.size()) {
     const Command& command = commands_[given_.command];

@@ -39,7 +39,7 @@ void Peer::State::on_norm(const proto::GradientNorm& norm) {
 }
 
 bool Peer::State::on_tensor(HeldStage& stage, const plan::Seat& from, const proto::TensorHeader& header) {
-  if (!stage.is_of(header) || stage.machine.is_left_out(from)) return false;
+  if (!stage.is_of(header) || stage.machine.passes_over(from, header)) return false;
   const Status status = stage.machine.on_tensor(from, header);
   if (!status) {
     fail_stage(stage, status.error().within(plan::to_string(from) + " breaks the protocol"),
@@ -111,6 +111,11 @@ void Peer::State::work(HeldStage& stage) {
       shelf.forget_unnamed(out);
     }
     const auto task = stage.machine.next_task(now, has_room_for_copy(stage));
+    // Of steps that have no task: a replica with a small share makes none of its own.
+    for (proto::Message& message : stage.machine.take_reports()) {
+      report(stage, stage.machine.last_sequence(), std::move(message));
+      if (stage.failed) return;
+    }
     if (!task) return;
     give(stage, *task);
   }

@@ -11,7 +11,11 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
     return;
   }
   if (header.program == proto::ProgramKind::Agree) {
-    agreed_[{header.step, header.direction}].push_back({header.edge, header.replica, std::move(tensor)});
+    auto& shares = agreed_[{header.step, header.direction}];
+    std::erase_if(shares, [&](const AgreedShare& earlier) {  // of another attempt
+      return earlier.number == header.edge && earlier.replica == header.replica;
+    });
+    shares.push_back({header.edge, header.replica, std::move(tensor), header.microbatch});
     return;
   }
   if (header.program == proto::ProgramKind::Sum) {
@@ -28,8 +32,8 @@ void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
                                                                                      std::move(tensor));
 }
 
-// For a mean, what it is of: the rest may be for one that this seat takes in a lost one's place. With the
-// agreed weights the round is over.
+// For a mean, what it is of, of the attempt that is under way: the rest may be for one that this seat takes
+// in a lost one's place. With the agreed weights the round is over.
 std::vector<AgreedShare> Inbox::take_agreed(const Task& task) {
   const proto::LocalTerms& local = *assignment_->local;
   const uint64_t before = round_of(local.steps, task.key.step).steps_before;
@@ -41,15 +45,15 @@ std::vector<AgreedShare> Inbox::take_agreed(const Task& task) {
     return taken;
   }
   if (differences == agreed_.end()) return taken;
-  const auto is_of_others = [&](const AgreedShare& share) {
+  const auto stays = [&](const AgreedShare& share) {
     const auto tensor =
         std::lower_bound(local.tensors.begin(), local.tensors.end(), share.number,
                          [](const proto::AgreedTensor& one, uint32_t number) { return one.number < number; });
     const uint32_t owner = task.left_out ? task.left_out->owner_of(tensor->owner) : tensor->owner;
-    return owner != assignment_->seat.replica;
+    return owner != assignment_->seat.replica || share.range != task.attempt();
   };
   auto& all = differences->second;
-  const auto ours = std::stable_partition(all.begin(), all.end(), is_of_others);
+  const auto ours = std::stable_partition(all.begin(), all.end(), stays);
   taken.assign(std::move_iterator(ours), std::move_iterator(all.end()));
   all.erase(ours, all.end());
   return taken;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -66,21 +65,30 @@ Result<std::unique_ptr<SeatAgreement>> SeatAgreement::create(
   return made;
 }
 
-OuterRound SeatAgreement::round(uint64_t step) const {
-  const OuterRound round = round_of(local(), step);
-  return left_out_ ? replicas::leave_out(round, left_out_->replicas).round : round;
+OuterRound SeatAgreement::round(const Task& task) const {
+  const OuterRound round = round_of(local(), task.key.step);
+  return task.left_out ? replicas::leave_out(round, task.left_out->replicas).round : round;
 }
 
-uint32_t SeatAgreement::owner_of(const Held& held) const {
+SeatAgreement::UnderWay& SeatAgreement::under_way(const Task& task) {
+  const auto at = std::find_if(under_way_.begin(), under_way_.end(),
+                               [&](const UnderWay& round) { return round.step == task.key.step; });
+  WEFT_CHECK(at != under_way_.end());
+  return *at;
+}
+
+uint32_t SeatAgreement::owner_of(const Held& held, const Task& task) const {
   const uint32_t planned = held.weight.tensor->owner;
-  return left_out_ ? left_out_->owner_of(planned) : planned;
+  return task.left_out ? task.left_out->owner_of(planned) : planned;
 }
 
-SeatAgreement::Held* SeatAgreement::find(uint32_t number) {
+// Its place; held_.size(): it is not here.
+size_t SeatAgreement::find(uint32_t number) const {
   const auto at = std::lower_bound(held_.begin(), held_.end(), number, [](const Held& held, uint32_t sought) {
     return held.weight.tensor->number < sought;
   });
-  return at == held_.end() || at->weight.tensor->number != number ? nullptr : &*at;
+  const bool is_here = at != held_.end() && at->weight.tensor->number == number;
+  return is_here ? static_cast<size_t>(at - held_.begin()) : held_.size();
 }
 
 tl::unexpected<Error> SeatAgreement::diverged(const Held& held, const char* what) {
@@ -105,14 +113,14 @@ Result<Tensor> SeatAgreement::payload_of(Held& held, uint64_t before, bool is_me
   return Tensor(spec, payload);
 }
 
-SentShare SeatAgreement::share(const Held& held, uint64_t before, bool is_mean, uint32_t to,
+SentShare SeatAgreement::share(const Held& held, const Task& task, bool is_mean, uint32_t to,
                                Tensor payload) const {
   const proto::AgreedTensor& tensor = *held.weight.tensor;
   return {.to = {tensor.stages[to], to},
           .header = {.run = assignment_->run,
                      .plan_version = assignment_->plan_version,
-                     .step = before,
-                     .microbatch = 0,
+                     .step = round(task).steps_before,
+                     .microbatch = task.attempt(),
                      .edge = tensor.number,
                      .program = proto::ProgramKind::Agree,
                      .direction = is_mean ? proto::Direction::Backward : proto::Direction::Forward,
@@ -122,64 +130,63 @@ SentShare SeatAgreement::share(const Held& held, uint64_t before, bool is_mean, 
           .payload = std::move(payload)};
 }
 
-Result<std::vector<SentShare>> SeatAgreement::differ(uint64_t step) {
-  const OuterRound now = round(step);
-  std::vector<SentShare> sent;
-  const bool is_again = std::exchange(differed_, step) == step;
-  if (now.steps[assignment_->seat.replica] == 0) return sent;
-  if (is_again) return send_again(now.steps_before);
+Result<std::vector<SentShare>> SeatAgreement::differ(const Task& task) {
+  const OuterRound now = round(task);
+  std::vector<SentShare> shares;
+  const bool is_again = std::any_of(under_way_.begin(), under_way_.end(),
+                                    [&](const UnderWay& round) { return round.step == task.key.step; });
+  if (!is_again) under_way_.push_back({.step = task.key.step, .means = {}});
+  UnderWay& here = under_way(task);
+  here.settles = task.settles;
+  here.means.assign(held_.size(), {});
+  if (now.steps[assignment_->seat.replica] == 0) return shares;
+  const bool goes_on = !is_again && !task.settles && under_way_.size() == 1;
   for (Held& held : held_) {
+    if (is_again) break;
     WEFT_TRY(const Tensor weights, state_.read(held.weight.key));
     const auto values = weights.as<float>();
-    held.own.assign(values.begin(), values.end());
+    std::vector<float> difference(values.begin(), values.end());
     if (!held.weight.is_statistic) {
       const std::vector<float>& begun = held.start.empty() ? held.agreed : held.start;
-      for (size_t i = 0; i < held.own.size(); ++i) held.own[i] -= begun[i];
+      for (size_t i = 0; i < difference.size(); ++i) difference[i] -= begun[i];
     }
-    WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, held.own));
-    if (now.overlaps && !is_late_) WEFT_TRY_STATUS(go_on(held));
-    if (is_ours(held)) continue;
-    held.sent_to = owner_of(held);
-    sent.push_back(share(held, now.steps_before, false, held.sent_to, payload));
-    if (!now.overlaps) held.sent = std::move(payload);
-    if (!now.overlaps || !is_late_) held.own = {};
+    WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, difference));
+    here.sent.push_back(std::move(payload));
+    if (goes_on) WEFT_TRY_STATUS(go_on(held, difference));
   }
-  is_late_ = is_late_ || now.overlaps;
-  return sent;
+  send(task, here, shares);
+  return shares;
 }
 
-Result<std::vector<SentShare>> SeatAgreement::send_again(uint64_t before) {
-  std::vector<SentShare> sent;
-  for (Held& held : held_) {
-    if (!held.sent || held.sent_to == owner_of(held)) continue;
-    held.sent_to = owner_of(held);
-    if (is_ours(held))
-      WEFT_TRY_STATUS(read_own(held, before));
-    else
-      sent.push_back(share(held, before, false, held.sent_to, *held.sent));
-  }
-  return sent;
+void SeatAgreement::send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const {
+  for (size_t i = 0; i < held_.size(); ++i)
+    if (!is_ours(held_[i], task))
+      to.push_back(share(held_[i], task, false, owner_of(held_[i], task), round.sent[i]));
 }
 
 // What this seat has sent, as whoever has it reads it.
-Status SeatAgreement::read_own(Held& held, uint64_t before) {
+Result<std::vector<float>> SeatAgreement::read_own(const Held& held, uint64_t step,
+                                                   const Tensor& sent) const {
+  std::vector<float> values(held.agreed.size());
   const compress::Codec codec = held.weight.codec(*assignment_);
-  held.own.resize(held.agreed.size());
   if (codec.kind == compress::Kind::Dense) {
-    std::ranges::copy(held.sent->as<float>(), held.own.begin());
-  } else {
-    const auto draw = replicas::draw_of(assignment_->training.seed, before, held.weight.tensor->number,
-                                        static_cast<uint16_t>(assignment_->seat.replica));
-    WEFT_TRY_STATUS(compress::decode(codec, draw, held.sent->bytes(), held.own));
+    std::ranges::copy(sent.as<float>(), values.begin());
+    return values;
   }
-  held.sent.reset();
-  return {};
+  const auto draw =
+      replicas::draw_of(assignment_->training.seed, round_of(local(), step).steps_before,
+                        held.weight.tensor->number, static_cast<uint16_t>(assignment_->seat.replica));
+  WEFT_TRY_STATUS(compress::decode(codec, draw, sent.bytes(), values));
+  return values;
 }
 
-std::optional<replicas::Outlier> SeatAgreement::find_outlier(const OuterRound& now,
-                                                             const std::vector<AgreedShare>& differences) {
+Result<std::optional<replicas::Outlier>> SeatAgreement::find_outlier(
+    const Task& task, const std::vector<AgreedShare>& differences) {
   const double bound = assignment_->local->norm_bound;
-  if (bound <= 0) return std::nullopt;
+  std::optional<replicas::Outlier> none;
+  if (bound <= 0) return none;
+  const OuterRound now = round(task);
+  const UnderWay& here = under_way(task);
   const uint32_t own = assignment_->seat.replica;
   std::vector<double> squares(now.steps.size(), 0);
   const auto add = [&](uint32_t replica, std::span<const float> values) {
@@ -188,15 +195,17 @@ std::optional<replicas::Outlier> SeatAgreement::find_outlier(const OuterRound& n
     squares[replica] += sum;
   };
   bool adds_up = false;
-  for (const Held& held : held_) {
-    if (!is_ours(held) || held.weight.is_statistic) continue;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    if (!is_ours(held_[i], task) || held_[i].weight.is_statistic) continue;
     adds_up = true;
-    add(own, held.own);
+    if (here.sent.empty()) continue;
+    WEFT_TRY(const std::vector<float> values, read_own(held_[i], here.step, here.sent[i]));
+    add(own, values);
   }
-  if (!adds_up) return std::nullopt;
+  if (!adds_up) return none;
   for (const AgreedShare& one : differences)
-    if (const Held* held = find(one.number);
-        held != nullptr && is_ours(*held) && !held->weight.is_statistic && now.steps[one.replica] > 0)
+    if (const size_t i = find(one.number); i < held_.size() && is_ours(held_[i], task) &&
+                                           !held_[i].weight.is_statistic && now.steps[one.replica] > 0)
       add(one.replica, one.tensor.as<float>());
   std::vector<std::optional<double>> norms(now.steps.size());
   for (uint32_t replica = 0; replica < norms.size(); ++replica)
@@ -205,73 +214,81 @@ std::optional<replicas::Outlier> SeatAgreement::find_outlier(const OuterRound& n
   return guard_.look_at(norms, own, bound);
 }
 
-Result<SeatAgreement::Means> SeatAgreement::take_means(uint64_t step, std::vector<AgreedShare> differences) {
-  const OuterRound now = round(step);
-  std::move(kept_.begin(), kept_.end(), std::back_inserter(differences));
-  kept_.clear();
-  if (const auto outlier = find_outlier(now, differences)) {
-    kept_ = std::move(differences);
-    return Means{.refused = outlier};
-  }
-  std::map<std::pair<uint32_t, uint32_t>, const Tensor*> came;
-  for (const AgreedShare& one : differences) came[{one.number, one.replica}] = &one.tensor;
-  Means means;
-  for (Held& held : held_) {
-    if (!is_ours(held)) continue;
-    if (left_out_ && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
-      held.return_residue.assign(held.agreed.size(), 0.0F);
-    const uint32_t number = held.weight.tensor->number;
-    replicas::Mean mean(held.agreed.size());
-    for (uint32_t replica = 0; replica < now.steps.size(); ++replica) {
-      const uint64_t samples = now.steps[replica] * assignment_->training.batch_size;
-      if (samples == 0) continue;
-      if (replica == assignment_->seat.replica)
-        mean.add(held.own, samples);
-      else
-        mean.add(came.at({number, replica})->as<float>(), samples);
+Result<std::vector<float>> SeatAgreement::mean_of(const Task& task, size_t index, const Came& came) {
+  const OuterRound now = round(task);
+  const Held& held = held_[index];
+  replicas::Mean mean(held.agreed.size());
+  for (uint32_t replica = 0; replica < now.steps.size(); ++replica) {
+    const uint64_t samples = now.steps[replica] * assignment_->training.batch_size;
+    if (samples == 0) continue;
+    if (replica == assignment_->seat.replica) {
+      WEFT_TRY(const std::vector<float> own, read_own(held, task.key.step, under_way(task).sent[index]));
+      mean.add(own, samples);
+    } else {
+      mean.add(came.at({held.weight.tensor->number, replica})->as<float>(), samples);
     }
-    held.own = {};
-    held.mean.resize(held.agreed.size());
-    mean.take(held.mean);
-    WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, held.mean));
+  }
+  std::vector<float> taken(held.agreed.size());
+  mean.take(taken);
+  return taken;
+}
+
+Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
+                                                       const std::vector<AgreedShare>& differences) {
+  const OuterRound now = round(task);
+  Means means;
+  WEFT_TRY(means.refused, find_outlier(task, differences));
+  if (means.refused) return means;
+  Came came;
+  for (const AgreedShare& one : differences) came[{one.number, one.replica}] = &one.tensor;
+  UnderWay& here = under_way(task);
+  for (size_t i = 0; i < held_.size(); ++i) {
+    Held& held = held_[i];
+    if (!is_ours(held, task)) continue;
+    if (task.left_out && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
+      held.return_residue.assign(held.agreed.size(), 0.0F);
+    WEFT_TRY(here.means[i], mean_of(task, i, came));
+    WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, here.means[i]));
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
-      if (replica != assignment_->seat.replica && !(left_out_ && left_out_->has(replica)))
-        means.sent.push_back(share(held, now.steps_before, true, replica, payload));
+      if (replica != assignment_->seat.replica && !(task.left_out && task.left_out->has(replica)))
+        means.sent.push_back(share(held, task, true, replica, payload));
   }
   return means;
 }
 
 // Until the mean of its difference is there. Running statistics are what the replica has seen last.
-Status SeatAgreement::go_on(Held& held) {
+Status SeatAgreement::go_on(Held& held, std::span<const float> difference) {
   if (held.weight.is_statistic) return {};
   held.start.resize(held.agreed.size());
-  replicas::look_ahead(local().terms.outer, held.own, held.momentum, held.agreed, held.start);
+  replicas::look_ahead(local().terms.outer, difference, held.momentum, held.agreed, held.start);
   return state_.write(held.weight.key, tensor_of(held.weight.spec, held.start));
 }
 
-Status SeatAgreement::agree(uint64_t step, const std::vector<AgreedShare>& means) {
+Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& means) {
+  WEFT_CHECK(!under_way_.empty() && under_way_.front().step == task.key.step);
+  UnderWay here = std::move(under_way_.front());
+  under_way_.pop_front();
   for (const AgreedShare& one : means) {
-    Held& held = *find(one.number);
-    if (one.replica != owner_of(held)) continue;
+    const size_t i = find(one.number);
+    if (one.range != task.attempt() || one.replica != owner_of(held_[i], task)) continue;
     const auto values = one.tensor.as<float>();
-    held.mean.assign(values.begin(), values.end());
+    here.means[i].assign(values.begin(), values.end());
   }
-  const bool is_late = round(step).overlaps;  // after the round that follows it
-  is_late_ = is_late && round(differed_.value()).overlaps;
-  if (!is_late) differed_.reset();
-  for (Held& held : held_) {
-    if (!is_late) held.sent.reset();
-    WEFT_CHECK(held.mean.size() == held.agreed.size());
+  for (size_t i = 0; i < held_.size(); ++i) {
+    Held& held = held_[i];
+    WEFT_CHECK(here.means[i].size() == held.agreed.size());
     if (held.weight.is_statistic)
-      held.agreed = std::move(held.mean);
+      held.agreed = std::move(here.means[i]);
     else
-      replicas::take_outer_step(local().terms.outer, held.mean, held.momentum, held.agreed);
-    held.mean = {};
-    if (is_late_) WEFT_TRY_STATUS(go_on(held));
-    if (is_late && !is_ours(held)) held.own = {};
-    if (is_late) continue;
-    held.start = {};
-    WEFT_TRY_STATUS(state_.write(held.weight.key, tensor_of(held.weight.spec, held.agreed)));
+      replicas::take_outer_step(local().terms.outer, here.means[i], held.momentum, held.agreed);
+    here.means[i] = {};
+    if (task.settles) {
+      held.start = {};
+      WEFT_TRY_STATUS(state_.write(held.weight.key, tensor_of(held.weight.spec, held.agreed)));
+    } else if (const UnderWay& next = under_way_.at(0); !next.settles && !next.sent.empty()) {
+      WEFT_TRY(const std::vector<float> own, read_own(held, next.step, next.sent[i]));
+      WEFT_TRY_STATUS(go_on(held, own));
+    }
   }
   return {};
 }

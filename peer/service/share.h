@@ -16,7 +16,9 @@ struct AgreedShare {
   uint32_t number = 0;
   uint32_t replica = 0;  // the sender's
   dag::Tensor tensor;
-  uint32_t range = 0;  // of a sum of gradients: which range's; of a running statistic the share's first
+  // Of a sum of gradients: which range's; of a running statistic the share's first. Of an agreement: the
+  // attempt.
+  uint32_t range = 0;
 };
 // The same as it goes to another seat: encoded as its header says.
 struct SentShare {

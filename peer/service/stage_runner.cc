@@ -331,13 +331,11 @@ Status StageRunner::snapshot(Submitted& submitted) {
 
 Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted) {
   if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
-  const uint64_t step = task.key.step;
-  if (task.left_out) agreement_->leave_out(task.left_out);
-  if (task.kind == TaskKind::Agree) return agreement_->agree(step, inputs.agreed);
+  if (task.kind == TaskKind::Agree) return agreement_->agree(task, inputs.agreed);
   if (task.kind == TaskKind::Differ) {
-    WEFT_TRY(submitted.agreed, agreement_->differ(step));
+    WEFT_TRY(submitted.agreed, agreement_->differ(task));
   } else {
-    WEFT_TRY(SeatAgreement::Means means, agreement_->take_means(step, inputs.agreed));
+    WEFT_TRY(SeatAgreement::Means means, agreement_->take_means(task, inputs.agreed));
     submitted.agreed = std::move(means.sent);
     submitted.refused = means.refused;
   }

@@ -162,7 +162,7 @@ Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.kind(), to.kind, CommandKind::LeaveOut, "kind");
+  read.enumerator(from.kind(), to.kind, CommandKind::Settle, "kind");
   to.step = from.step();
   to.microbatches = from.microbatches();
   to.first_microbatch = from.first_microbatch();

@@ -8,11 +8,16 @@ namespace {
 
 using Ranges = std::vector<replicas::StepRange>;
 
-// Steps of the run that the lost ones had a part in, of the round that ends with that inner step.
+// Steps of the run that the lost ones had a part in, of the round that ends with that inner step, and of the
+// one before where that overlaps it.
 std::set<uint64_t> steps_lost(const LocalRun& run, uint64_t end, const std::set<uint32_t>& lost) {
   std::set<uint64_t> steps;
+  const uint64_t before = run.dealt.at(end).end_before;
+  const auto of_before = run.dealt.find(before);
+  const bool overlaps = of_before != run.dealt.end() && !of_before->second.settles;
+  const uint64_t first = overlaps ? of_before->second.made_before_round : run.dealt.at(end).made_before_round;
   for (const auto& [inner, at] : run.dealt)
-    if (inner <= end && at.made_before_round == run.dealt.at(end).made_before_round)
+    if (inner <= end && at.made_before_round >= first)
       for (const uint32_t replica : lost)
         if (at.steps[replica]) steps.insert(*at.steps[replica]);
   return steps;
@@ -74,6 +79,7 @@ TEST(LocalLeaveOut, OthersEndTheRoundWithoutIt) {
     LocalShape shape = random_shape(rng);
     shape.replicas_max = 8;
     if (shape.replicas == 1) continue;
+    if (at % 2 == 1) shape.settle_every = 2 + rng.below(4);
     LocalRun run(shape, {}, {}, at);
     run.hear(run.run->start(run.now));
     const uint64_t turns = rng.below(40 * shape.replicas);
@@ -120,6 +126,50 @@ TEST(LocalLeaveOut, OthersEndTheRoundWithoutIt) {
   }
   std::printf("%d ended, %d could not, %d too late\n", ended, refused, late);
   EXPECT_GT(ended, 100);
+}
+
+// Where rounds overlap nobody goes past a round's end before all are at its last step: whoever is lost has a
+// part in that round and the one before, and in no other that is not agreed on.
+TEST(LocalLeaveOut, WhereRoundsOverlapNobodyIsTwoRoundsAhead) {
+  LocalRun run({.replicas = 3, .every = 4, .steps = 96, .replicas_max = 8, .settle_every = 4});
+  run.hear(run.run->start(run.now));
+  EXPECT_EQ(run.run->granted_step(), 4u);
+  for (uint64_t step = 1; step <= 3; ++step)
+    for (uint32_t seat = 0; seat < 2; ++seat) run.report(seat, step);
+  run.report(2, 1);
+  run.report(2, 2);
+  EXPECT_EQ(run.run->granted_step(), 4u) << "the third has a step to make before";
+  run.report(2, 3);
+  EXPECT_EQ(run.run->granted_step(), 8u);
+  ASSERT_TRUE(run.lose(2));
+  const Command& left_out = *std::find_if(run.script.rbegin(), run.script.rend(), [](const Command& command) {
+    return command.kind == CommandKind::LeaveOut;
+  });
+  EXPECT_EQ(left_out.step, 8u);
+  EXPECT_EQ(run.run->absence().steps_lost(), 8u) << "of both rounds";
+}
+
+// A run that is stopped, or that goes on with others, ends with the round under way.
+TEST(LocalLeaveOut, WhereRoundsOverlapAStopWaitsForOneRound) {
+  for (const bool to_go_on : {false, true}) {
+    LocalRun run({.replicas = 2, .every = 3, .steps = 96, .replicas_max = 8, .settle_every = 8});
+    run.hear(run.run->start(run.now));
+    for (int i = 0; i < 10; ++i) run.turn();
+    const uint64_t granted = run.run->granted_step();
+    ASSERT_LE(granted, 9u);
+    run.hear(run.run->request_stop(run.now, to_go_on));
+    run.play();
+    EXPECT_EQ(run.run->committed_step(), (granted + 2) / 3 * 3);
+    EXPECT_EQ(run.stopped, 2 * run.run->committed_step());
+    LocalRun again({.replicas = 2, .every = 3, .steps = 96, .replicas_max = 8, .settle_every = 8});
+    again.run->resume(run.script);
+    EXPECT_TRUE(again.run->is_moving()) << "a broker that is restarted ends there, too";
+  }
+  LocalRun fixed({.replicas = 2, .every = 3, .steps = 96, .settle_every = 4});
+  fixed.hear(fixed.run->start(fixed.now));
+  fixed.hear(fixed.run->request_stop(fixed.now, /*to_go_on=*/true));
+  fixed.play();
+  EXPECT_EQ(fixed.stopped, 24u) << "its bytes do not depend on who moved when";
 }
 
 TEST(LocalLeaveOut, NothingCountsBeforeEveryStageHasAnswered) {

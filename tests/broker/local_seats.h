@@ -35,6 +35,7 @@ struct LocalShape {
   bool equal_bits_required = false;
   std::vector<replicas::StepRange> given_again{};
   std::set<uint64_t> bad{};  // steps of the run whose gradients are not finite
+  uint64_t settle_every = 1;
 };
 
 constexpr uint32_t kLocalBatch = 8, kLocalMicrobatches = 2;
@@ -43,7 +44,9 @@ constexpr uint32_t kLocalBatch = 8, kLocalMicrobatches = 2;
 struct Dealt {
   std::vector<std::optional<uint64_t>> steps{}, scheduled{};
   uint64_t made = 0, made_before_round = 0;
-  bool agrees = false;
+  bool agrees = false;      // a round ends with it
+  bool settles = false;     // and all have the same weights after it
+  uint64_t end_before = 0;  // with which the round before ended
 };
 // Steps of a round by replica, where so many are left.
 inline std::vector<uint64_t> counts_of(const LocalShape& shape, uint64_t left) {
@@ -67,7 +70,7 @@ inline uint64_t samples_of(const LocalShape& shape, uint64_t step) {
 }
 inline std::map<uint64_t, Dealt> deal(const LocalShape& shape) {
   std::map<uint64_t, Dealt> dealt;
-  uint64_t inner = shape.begun_after;
+  uint64_t inner = shape.begun_after, end_before = inner;
   for (uint64_t before = shape.begun_after; before < shape.steps;) {
     const std::vector<uint64_t> counts = counts_of(shape, shape.steps - before);
     uint64_t in_round = 0, longest = 0, working = 0;
@@ -97,6 +100,11 @@ inline std::map<uint64_t, Dealt> deal(const LocalShape& shape) {
       at.made_before_round = before;
       at.agrees = i + 1 == longest;
     }
+    const uint64_t settled = shape.settle_every * in_round;  // a whole round's, but for the last one
+    dealt[inner].settles = shape.settle_every == 1 || before + in_round == shape.steps ||
+                           (before + in_round) / settled > before / settled;
+    for (uint64_t i = 0; i < longest; ++i) dealt[inner - i].end_before = end_before;
+    end_before = inner;
     before += in_round;
   }
   return dealt;
@@ -142,6 +150,7 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
                              .begun_after = shape.begun_after};
   local.terms.codec = compress::parse("int8").value();
   local.terms.shares = shape.shares;
+  local.terms.settle_every = shape.settle_every;
   local.given_again = shape.given_again;
   plan->local_steps = local;
   plan->replicas_max = shape.replicas_max;
@@ -222,8 +231,11 @@ class LocalSeat {
       last_sequence_ = command->sequence;
       if (command->kind == proto::CommandKind::LeaveOut)
         leave_out(*command);
-      else
+      else if (command->kind != proto::CommandKind::Settle)
         commands_.push_back(*command);
+      if (command->kind == proto::CommandKind::Settle || command->kind == proto::CommandKind::LeaveOut)
+        settled_ = command->step;
+      if (command->kind == proto::CommandKind::Advance) granted_ = command->step;
       std::erase_if(said_, [&](const Said& said) {
         return said.step != 0 ? said.step <= command->committed : said.sequence <= command->settled;
       });
@@ -303,7 +315,11 @@ class LocalSeat {
       report.sample_positions.clear();
     }
     computed_ = inner;
-    if (dealt_.at(inner).agrees && others < inner) return std::nullopt;
+    // Where rounds overlap it has to know that this one is not to be waited for, but only the one before.
+    const Dealt& at = dealt_.at(inner);
+    const bool waits = at.settles || settled_ == inner;
+    if (at.agrees && (waits ? others < inner : granted_ <= inner || others < at.end_before))
+      return std::nullopt;
     const auto norm = norms_.find(inner);
     const auto& empty = shape_.empty_steps;
     skipped_ +=
@@ -338,6 +354,8 @@ class LocalSeat {
     return report;
   }
 
+  std::optional<uint64_t> settled_{};
+  uint64_t granted_ = 0;
   LocalShape shape_;
   std::map<uint64_t, Dealt> dealt_;
   std::shared_ptr<const proto::AssignStage> stage_;

@@ -117,32 +117,105 @@ TEST(AgreementTurns, GoOnWhileARoundIsAgreedOn) {
   Overlapping here;
   peer::AgreementTurns turns(here.shared(), here.agreements);
   const auto expect = [&](uint64_t at, peer::TaskKind kind, uint64_t of, bool ends) {
-    const auto task = turns.next(at);
+    const auto task = turns.next(at, at + 1);
     ASSERT_TRUE(task.has_value());
     EXPECT_EQ(task->kind, kind);
     EXPECT_EQ(task->key.step, of);
     EXPECT_EQ(task->ends_round, ends);
   };
-  EXPECT_EQ(turns.next_mean(), std::nullopt);
+  EXPECT_EQ(turns.next_of_before(), std::nullopt);
+  EXPECT_EQ(turns.next(4, 4), std::nullopt) << "it may yet be told to settle";
   expect(4, peer::TaskKind::Differ, 4, true);  // and the next round begins
-  EXPECT_EQ(turns.next_mean(), std::nullopt) << "the others' differences have not come";
+  EXPECT_EQ(turns.next_of_before(), std::nullopt) << "the others' differences have not come";
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 5).has_value() && here.come({2, 2}, 5, 0, 5).has_value());
-  EXPECT_EQ(turns.next_mean().value().key.step, 4u);
-  EXPECT_EQ(turns.next_mean(), std::nullopt) << "once";
+  EXPECT_EQ(turns.next_of_before().value().key.step, 4u);
+  EXPECT_EQ(turns.next_of_before(), std::nullopt) << "once";
   expect(8, peer::TaskKind::Differ, 8, false);
-  EXPECT_EQ(turns.next(8), std::nullopt) << "the mean that another takes has not come";
+  EXPECT_EQ(turns.next(8, 9), std::nullopt) << "the mean that another takes has not come";
   EXPECT_TRUE(here.come({3, 2}, 9, 0, 7).has_value());
   expect(8, peer::TaskKind::Agree, 4, true);
   here.agreements.finish(4);
-  EXPECT_EQ(turns.next(12), std::nullopt) << "what goes out next waits for what came before";
+  EXPECT_EQ(turns.next(12, 12), std::nullopt) << "what goes out next waits for what came before";
   EXPECT_TRUE(here.come({1, 0}, 5, 12, 11).has_value() && here.come({2, 2}, 5, 12, 11).has_value() &&
               here.come({3, 2}, 9, 12, 11).has_value() && here.come({1, 0}, 5, 24, 11).has_value() &&
               here.come({2, 2}, 5, 24, 11).has_value() && here.come({3, 2}, 9, 24, 11).has_value());
   expect(12, peer::TaskKind::Mean, 8, false);
   expect(12, peer::TaskKind::Differ, 12, false);
-  expect(12, peer::TaskKind::Agree, 8, false);
   expect(12, peer::TaskKind::Mean, 12, false);
+  expect(12, peer::TaskKind::Agree, 8, false);  // until then somebody may be left out of both
   expect(12, peer::TaskKind::Agree, 12, true);  // all have the same weights
+}
+
+// Of three, the third is lost while the second round is made: what they agree on about the first begins again
+// without it, too, and the second one settles.
+TEST(AgreementTurns, BeginAgainWithoutAReplicaThatIsLost) {
+  Overlapping here;
+  peer::AgreementTurns turns(here.shared(), here.agreements);
+  const auto next = [&](uint64_t at) { return turns.next(at, at + 1).value(); };
+  ASSERT_EQ(next(4).kind, peer::TaskKind::Differ);
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 5).has_value() && here.come({2, 2}, 5, 0, 5).has_value() &&
+              here.come({3, 2}, 9, 0, 5).has_value());
+  ASSERT_EQ(turns.next_of_before().value().kind, peer::TaskKind::Mean);
+  turns.on_mean_done(4, {});
+  const proto::Command leave_out{.kind = proto::CommandKind::LeaveOut, .step = 8, .left_out = {{2}, 1}};
+  EXPECT_TRUE(turns.on_command(leave_out, 5, 5).has_value());
+  EXPECT_FALSE(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late)
+      << "nobody has agreed on it";
+  const auto again = turns.next_of_before().value();
+  EXPECT_EQ(again.kind, peer::TaskKind::Differ);
+  EXPECT_EQ(again.key.step, 4u);
+  EXPECT_EQ(again.attempt(), 1u);
+  EXPECT_FALSE(again.settles);
+  EXPECT_EQ(turns.next_of_before(), std::nullopt) << "the first replica has not sent it again";
+  const auto come = [&](uint32_t number, uint64_t round) {
+    TensorHeader header = header_of(here.assign, {number == 5 ? 1u : 0u, 0}, number, round);
+    header.direction = Direction::Forward;
+    header.microbatch = 1;
+    return here.agreements.on_tensor({number == 5 ? 1u : 0u, 0}, header, 5).has_value();
+  };
+  EXPECT_TRUE(come(5, 0) && come(9, 0));
+  EXPECT_FALSE(come(5, 0)) << "twice";
+  EXPECT_EQ(turns.next_of_before().value().kind, peer::TaskKind::Mean);
+  turns.on_mean_done(4, {});
+  const auto of_second = turns.next(8, 8).value();
+  EXPECT_EQ(of_second.kind, peer::TaskKind::Differ);
+  EXPECT_TRUE(of_second.settles && of_second.left_out != nullptr);
+  EXPECT_TRUE(come(5, 12) && come(9, 12));
+  EXPECT_EQ(turns.next(8, 8).value().kind, peer::TaskKind::Mean);
+  turns.on_mean_done(8, {});
+  const auto first = turns.next(8, 8).value(), second = turns.next(8, 8).value();
+  EXPECT_TRUE(first.kind == peer::TaskKind::Agree && first.key.step == 4 && !first.settles &&
+              !first.ends_round);
+  EXPECT_TRUE(second.kind == peer::TaskKind::Agree && second.key.step == 8 && second.settles &&
+              second.ends_round);
+}
+
+// Of the round before the last two it has all that the lost one was to send, or it says so.
+TEST(AgreementTurns, SayThatTheyLackWhatALostOneWasToSend) {
+  for (const bool is_there : {true, false}) {
+    Overlapping here;
+    here.assign.local->steps.terms.settle_every = 5;
+    here.agreements = Agreements(here.shared());
+    peer::AgreementTurns turns(here.shared(), here.agreements);
+    ASSERT_EQ(turns.next(4, 5).value().kind, peer::TaskKind::Differ);
+    EXPECT_TRUE(here.come({1, 0}, 5, 0, 5).has_value() && here.come({2, 2}, 5, 0, 5).has_value());
+    EXPECT_TRUE(!is_there || here.come({3, 2}, 9, 0, 5).has_value());
+    const proto::Command leave_out{.kind = proto::CommandKind::LeaveOut, .step = 12, .left_out = {{2}, 0}};
+    EXPECT_TRUE(turns.on_command(leave_out, 5, 5).has_value());
+    EXPECT_EQ(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late, !is_there);
+  }
+}
+
+TEST(AgreementTurns, SettleWhereTheyAreTold) {
+  Overlapping here;
+  peer::AgreementTurns turns(here.shared(), here.agreements);
+  const proto::Command settle{.kind = proto::CommandKind::Settle, .step = 4};
+  EXPECT_FALSE(turns.on_command(settle, 4, 4).has_value()) << "it is over";
+  EXPECT_TRUE(turns.on_command(settle, 3, 3).has_value());
+  EXPECT_TRUE(turns.settles(4));
+  const auto differ = turns.next(4, 4).value();
+  EXPECT_TRUE(differ.kind == peer::TaskKind::Differ && differ.settles && !differ.ends_round);
+  EXPECT_FALSE(turns.on_command({.kind = proto::CommandKind::Settle, .step = 8}, 3, 3).has_value());
 }
 
 TEST(Agreements, RefuseWhatIsNotTheAssignments) {
@@ -164,7 +237,7 @@ TEST(Agreements, RefuseWhatIsNotTheAssignments) {
   refused(
       {3, 2}, 9, [](TensorHeader& h) { h.direction = Direction::Forward; }, "not added up here");
   refused(
-      {1, 0}, 5, [](TensorHeader& h) { h.microbatch = 1; }, "microbatch");
+      {1, 0}, 5, [](TensorHeader& h) { h.microbatch = 3; }, "attempt");
   refused(
       {1, 0}, 5, [](TensorHeader& h) { h.spec.shape.push_back(2); }, "expected");
   refused(
@@ -184,12 +257,19 @@ TEST(Agreements, GoOnWithoutAReplicaThatIsLost) {
   Here here;
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value());
   EXPECT_FALSE(here.agreements.are_differences_there(4));
-  EXPECT_TRUE(here.agreements.takes_means());
+  EXPECT_TRUE(here.agreements.takes_means(4));
   // The first has heard of it before, and sends the mean that it takes in its place.
-  EXPECT_TRUE(here.come({0, 0}, 9, 0, 3).has_value());
+  const auto again = [&](const Seat& from, uint32_t number) {
+    TensorHeader header = header_of(here.assign, from, number, 0);
+    header.microbatch = 1;
+    return here.agreements.on_tensor(from, header, 3).has_value();
+  };
+  EXPECT_TRUE(again({0, 0}, 9));
   EXPECT_FALSE(here.agreements.are_means_there(4)) << "not yet its to take";
   here.agreements.leave_out(
-      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 0}));
+      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 0}), 4);
+  EXPECT_FALSE(here.agreements.are_differences_there(4)) << "all is sent again";
+  EXPECT_TRUE(again({1, 0}, 5));
   EXPECT_TRUE(here.agreements.are_differences_there(4));
   EXPECT_TRUE(here.agreements.are_means_there(4));
   EXPECT_TRUE(here.come({3, 2}, 9, 0, 3).has_value()) << "what was on its way still";
@@ -198,10 +278,13 @@ TEST(Agreements, GoOnWithoutAReplicaThatIsLost) {
 TEST(Agreements, TakeAMeanInTheirPlace) {
   Here here;
   here.agreements.leave_out(
-      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 1}));
-  EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value());
+      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 1}), 4);
+  TensorHeader header = header_of(here.assign, {1, 0}, 5, 0);
+  header.microbatch = 1;
+  EXPECT_TRUE(here.agreements.on_tensor({1, 0}, header, 3).has_value());
   EXPECT_FALSE(here.agreements.are_differences_there(4)) << "of the other tensor it takes the mean, too";
-  TensorHeader header = header_of(here.assign, {0, 0}, 9, 0);
+  header = header_of(here.assign, {0, 0}, 9, 0);
+  header.microbatch = 1;
   header.direction = Direction::Forward;
   EXPECT_TRUE(here.agreements.on_tensor({0, 0}, header, 3).has_value());
   EXPECT_TRUE(here.agreements.are_differences_there(4));

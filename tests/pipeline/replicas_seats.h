@@ -60,8 +60,7 @@ struct Case {
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ", " << c.replicas << " replicas every " << c.every << " of " << c.steps << ", "
              << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares")
-             << ", settle every " << c.settle_every
-             << (c.coded_slots ? ", slots in eight bits" : "");
+             << ", settle every " << c.settle_every << (c.coded_slots ? ", slots in eight bits" : "");
 }
 
 inline configs::Job job_of(const Case& of) {
@@ -196,15 +195,18 @@ class Seats {
     return true;
   }
 
-  // Replicas that are lost when so many things have happened since all agreed after `begin`, in this order;
-  // the others agree without them after `end`, and make nothing after it.
+  // Replicas that are lost when so many things have happened since `begin`, with which a round ended, in this
+  // order; the others agree without them after `end`, and make nothing after it. Nobody: all are told to
+  // settle there, if they would not.
   struct Losses {
     uint64_t begin = 0, end = 0;
     std::map<uint64_t, uint32_t> at{};
   };
-  // In the round after so many steps the replica sends differences that are so many times what they are. Once
-  // somebody refuses them it is lost.
-  void lie(uint32_t replica, uint64_t steps_before, float times) { lie_ = Lie{replica, steps_before, times}; }
+  // In the round that ends with that step the replica sends differences that are so many times what they are.
+  // Once somebody refuses them it is lost.
+  void lie(uint32_t replica, uint64_t end, float times) {
+    lie_ = Lie{replica, end, round_of(local_, end).steps_before, times};
+  }
   // All steps, and a snapshot after the last; at random until nothing is left to be done.
   void play() { play({.end = last_}); }
   void play(const Losses& losses) {
@@ -214,11 +216,20 @@ class Seats {
       happen({});
     }
     advance(losses.begin, losses.end);
-    for (auto& [seat, here] : seats_) command(seat, {.kind = proto::CommandKind::CopyState, .step = end_});
+    const bool agrees = agrees_after(local_, end_);
+    if (agrees) copy();
     happen(losses.at);
+    if (agrees) return;
+    if (left_out_.replicas.empty())
+      for (auto& [seat, here] : seats_) command(seat, {.kind = proto::CommandKind::Settle, .step = end_});
+    if (!too_late_) copy();
+    happen({});
   }
 
  private:
+  void copy() {
+    for (auto& [seat, here] : seats_) command(seat, {.kind = proto::CommandKind::CopyState, .step = end_});
+  }
   void advance(uint64_t begin, uint64_t end) {
     for (auto& [seat, here] : seats_)
       for (uint64_t step = begin; step < end;) {
@@ -359,14 +370,17 @@ class Seats {
       if (const auto* refused = std::get_if<proto::DifferenceRefused>(&message)) {
         ++refusals_;
         ASSERT_TRUE(lie_ && refused->replica == lie_->replica) << "an honest one was refused";
-        EXPECT_EQ(refused->step, end_);
+        EXPECT_EQ(refused->step, lie_->end);
         EXPECT_TRUE(std::isfinite(lie_->times) ? refused->ratio > 10 : refused->ratio == 0);
         refused_ = refused->replica;
       }
     }
     for (const MicrobatchKey& key : here.machine->take_finished()) here.inbox->drop(key);
-    if (const auto task = here.machine->next_task(now_))
-      queue("task ", seat).push_back([this, seat, task = *task] { run(seat, task); });
+    if (const auto task = here.machine->next_task(now_)) {
+      // What has come by then: other attempts may take its place.
+      auto inputs = std::make_shared<peer::StageRunner::Inputs>(here.inbox->take(*task));
+      queue("task ", seat).push_back([this, seat, task = *task, inputs] { run(seat, task, *inputs); });
+    }
   }
 
   // What a broker does of a replica's norm, once all of its seats have said their squares.
@@ -388,9 +402,9 @@ class Seats {
         });
   }
 
-  void run(const Seat& seat, const Task& task) {
+  void run(const Seat& seat, const Task& task, const peer::StageRunner::Inputs& inputs) {
     SeatHere& here = seats_.at(seat);
-    auto output = value_or_fail(here.runner->run(task, here.inbox->take(task)));
+    auto output = value_or_fail(here.runner->run(task, inputs));
     const proto::StageProgram& program = here.assignment->programs[0];
     for (auto& [index, tensor] : output.sends) {
       const proto::EdgeEnd& end = program.sends[index];
@@ -429,8 +443,8 @@ class Seats {
       for (float& value : tensor.mutable_as<float>()) value = (value == 0 ? 1e-3F : value) * lie_->times;
     queues_["link " + to_string(from) + " to " + to_string(to)].push_back(
         [this, from, to, header, tensor, is_wrong] {
-          if (seats_.at(to).machine->is_left_out(from)) return;  // as the peer passes over what still comes
-          if (is_wrong && !std::isfinite(lie_->times)) {         // as the link finds it
+          if (seats_.at(to).machine->passes_over(from, header)) return;  // as the peer does
+          if (is_wrong && !std::isfinite(lie_->times)) {                 // as the link finds it
             EXPECT_TRUE(seats_.at(to).machine->refuse_not_finite(from, header.step));
             return;
           }
@@ -457,7 +471,7 @@ class Seats {
   replicas::LeftOut left_out_;
   struct Lie {
     uint32_t replica = 0;
-    uint64_t steps_before = 0;
+    uint64_t end = 0, steps_before = 0;
     float times = 1;
   };
   std::optional<Lie> lie_;

@@ -276,7 +276,7 @@ class Maker {
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
              to.committed, to.settled, to.keep_from, to.direct, to.stays);
-    pick(to.kind, CommandKind::LeaveOut);
+    pick(to.kind, CommandKind::Settle);
     if (to.kind == CommandKind::LeaveOut) to.left_out = {.replicas = {1, 3}, .owner = 2};
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm, to.skip); }

@@ -54,16 +54,72 @@ TEST(LeftOut, ItsStepsOfTheRoundAreGivenAgain) {
   EXPECT_EQ(own_step(next, 1, 11), (OwnStep{13, 11}));
   EXPECT_EQ(own_step(next, 0, 13), (OwnStep{15, 15})) << "from here on those of their own numbers";
   EXPECT_TRUE(round_of(next, 13).taken.empty());
-  EXPECT_EQ(given_again_without(next, 12, {}), Ranges{});
-  EXPECT_EQ(given_again_without(next, 12, {1}), Ranges{}) << "they are next anyway";
-  EXPECT_EQ(given_again_without(next, 12, {0}), (Ranges{{9, 2}}));
+  EXPECT_EQ(without(next, 12, {}).given_again, Ranges{});
+  EXPECT_EQ(without(next, 12, {1}).given_again, Ranges{}) << "they are next anyway";
+  EXPECT_EQ(without(next, 12, {0}).given_again, (Ranges{{9, 2}}));
+}
+
+// Rounds of 4 steps, of which each third one settles: who is left out of the second has no part in the first.
+TEST(LeftOut, OfARoundThatTheOneBeforeOverlapsTheyHaveNoPartInThatOneEither) {
+  LocalSteps run = dealt(2, 2, 40);
+  run.terms.settle_every = 3;
+  EXPECT_EQ(first_left_out(run, 2), 2u) << "none overlaps the first one";
+  EXPECT_EQ(first_left_out(run, 4), 2u);
+  EXPECT_EQ(first_left_out(run, 6), 4u);
+  EXPECT_EQ(first_left_out(run, 8), 8u) << "all had the same weights after the third one";
+  const Without first = without(run, 2, {1});
+  ASSERT_EQ(first.rounds.size(), 1u);
+  EXPECT_EQ(first.made(), 2u);
+  const Without both = without(run, 4, {0});
+  ASSERT_EQ(both.rounds.size(), 2u);
+  EXPECT_TRUE(both.rounds[0].overlaps && !both.rounds[1].overlaps) << "the last one settles";
+  EXPECT_EQ(both.rounds[0].steps, (std::vector<uint64_t>{0, 2}));
+  EXPECT_EQ(both.rounds[0].taken, (Ranges{{3, 2}}));
+  EXPECT_EQ(both.rounds[1].steps_before, 2u);
+  EXPECT_EQ(both.rounds[1].dealt_after(), 4u);
+  EXPECT_EQ(both.rounds[1].taken, (Ranges{{7, 2}}));
+  EXPECT_EQ(both.made(), 4u);
+  EXPECT_EQ(both.given_again, (Ranges{{1, 2}, {5, 2}}));
+  EXPECT_EQ(locate(both.rounds[1], 3).scheduled, locate(round_of(run, 3), 7).scheduled) << "as it was dealt";
+  EXPECT_EQ(samples_of(both.rounds[1], 3), 7u);
+
+  LocalSteps next = dealt(1, 2, 40, 4, {{1, 2}, {5, 2}});
+  next.terms.settle_every = 3;
+  ASSERT_TRUE(is_valid(next));
+  const auto rounds = rounds_of({{run, {}}, {next, {.sets = {1, 1}, .left_out = {0}}}}, 8);
+  ASSERT_EQ(rounds.size(), 4u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(rounds[i].steps, both.rounds[i].steps);
+    EXPECT_EQ(rounds[i].dealt_after(), both.rounds[i].dealt_after());
+    EXPECT_TRUE(rounds[i].inherited.returns_are_lost);
+  }
+  EXPECT_EQ(rounds[2].taken, (Ranges{{1, 2}}));
+  EXPECT_EQ(rounds[3].taken, (Ranges{{5, 2}}));
+  EXPECT_TRUE(given_again_after(rounds).empty());
+}
+
+// Where a plan ends, and where what was made is asked for, all have the same weights.
+TEST(LeftOut, TheLastRoundOfAPlanOverlapsNone) {
+  LocalSteps run = dealt(2, 2, 40);
+  run.terms.settle_every = 5;
+  LocalSteps next = run;
+  next.begun_after = 8;
+  const std::vector<Begun> plans{{run, {}}, {next, {}}};
+  const auto overlaps = [&](uint64_t made, bool settled) {
+    std::vector<bool> all;
+    for (const OuterRound& round : rounds_of(plans, made, settled)) all.push_back(round.overlaps);
+    return all;
+  };
+  EXPECT_EQ(overlaps(16, true), (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(overlaps(16, false), (std::vector<bool>{true, false, true, true}));
+  EXPECT_EQ(overlaps(14, true), (std::vector<bool>{true, false, true, true})) << "it is not over";
 }
 
 TEST(LeftOut, WhatIsLeftOfThemWaitsForTheRoundAfter) {
   const LocalSteps run = dealt(1, 2, 20, 4, {{1, 2}, {4, 3}});
   ASSERT_TRUE(is_valid(run));
   EXPECT_EQ(round_of(run, 5).taken, (Ranges{{1, 2}}));
-  EXPECT_EQ(given_again_without(run, 6, {}), (Ranges{{4, 3}}));
+  EXPECT_EQ(without(run, 6, {}).given_again, (Ranges{{4, 3}}));
   EXPECT_EQ(round_of(run, 7).taken, (Ranges{{4, 2}}));
   EXPECT_EQ(round_of(run, 9).taken, (Ranges{{6, 1}, {10, 1}}));
   EXPECT_TRUE(round_of(run, 11).taken.empty());
@@ -100,6 +156,7 @@ TEST(LeftOut, EachSampleCountsOnce) {
     std::vector<Begun> plans;
     std::vector<OuterRound> made;
     LocalSteps plan = dealt(1 + static_cast<uint32_t>(rng.below(5)), 1 + rng.below(7), steps);
+    plan.terms.settle_every = 1 + rng.below(4);
     std::vector<uint32_t> taken(steps + 1);
     for (;;) {
       ASSERT_TRUE(is_valid(plan));
@@ -109,32 +166,40 @@ TEST(LeftOut, EachSampleCountsOnce) {
       const uint64_t last = last_inner_step(plan);
       uint64_t rounds = 1 + rng.below(4);
       OuterRound round;
+      std::optional<OuterRound> before;  // that overlaps it
       for (; inner < last && rounds > 0; --rounds) {
-        inner = next_agreement(plan, inner + 1);
+        inner = next_end(plan, inner + 1);
+        if (!round.steps.empty()) made.push_back(round);
+        before = round.overlaps ? std::optional(round) : std::nullopt;
         round = round_of(plan, inner);
-        if (rounds > 1 && inner < last)
-          made.push_back(round);
-        else
-          break;
       }
+      round.overlaps = false;
       std::vector<uint32_t> lost;
       for (uint32_t r = 0; r < plan.terms.count && lost.size() + 1 < plan.terms.count; ++r)
         if (rng.below(3) == 0) lost.push_back(r);
-      const Shortened left = leave_out(round, lost);
-      if (left.round.steps_after() == round.steps_before) lost.clear();
+      Shortened left = leave_out(round, lost), left_before;
+      if (before) left_before = leave_out(*before, lost);
+      const bool is_empty = left.round.steps_after() == round.steps_before ||
+                            (before && left_before.round.steps_after() == before->steps_before);
+      uint64_t gone = round.steps_after() - left.round.steps_after();
+      if (before) gone += before->steps_after() - left_before.round.steps_after();
+      if (is_empty || gone == 0) lost.clear();  // or they had none to make
       if (lost.empty()) {
         made.push_back(round);
         if (inner == last) break;
       } else {
+        if (before) {
+          made.back() = left_before.round;
+          made.back().inherited.returns_are_lost = true;
+          left.round.steps_before = made.back().steps_after();
+          left.round.void_before = round.steps_before - left.round.steps_before;
+        }
         made.push_back(left.round);
         made.back().inherited.returns_are_lost = true;
-        if (left.round.steps_after() == steps) {  // they had none to make
-          made.back() = round;
-          break;
-        }
       }
       LocalSteps next = dealt(1 + static_cast<uint32_t>(rng.below(5)), 1 + rng.below(7), steps,
-                              made.back().steps_after(), given_again_without(plan, inner, lost));
+                              made.back().steps_after(), without(plan, inner, lost).given_again);
+      next.terms.settle_every = 1 + rng.below(4);
       Inherited of_next{.sets = std::vector<uint32_t>(plan.terms.count, 0), .left_out = lost};
       if (lost.empty()) of_next = {};
       ASSERT_EQ(next.given_again, given_again_after(made));

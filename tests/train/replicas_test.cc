@@ -360,7 +360,7 @@ TEST_F(Replicas, MakeAgainWhatALostOneHadMade) {
   replicas::LocalSteps two = three;
   two.terms.count = 2;
   two.begun_after = 15;
-  two.given_again = given_again_without(three, 6, {1});
+  two.given_again = without(three, 6, {1}).given_again;
   ASSERT_EQ(two.given_again, (std::vector<replicas::StepRange>{{13, 3}}));
   const std::vector<replicas::Begun> plans{{three, {}},
                                            {two, {.sets = {0, 0, 2}, .debtless = {1}, .left_out = {1}}}};
