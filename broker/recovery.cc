@@ -16,10 +16,15 @@ constexpr uint32_t kTriesOfKept = 3;
 using proto::JobState;
 
 namespace {
-std::string why_moved(const Job& job) {
+std::string why_moved(const Job& job, const Pool& pool) {
   if (!job.running()->run->absence().empty()) return "without those that were lost, after step ";
-  return job.move_to.empty() ? "a peer wants to leave; moving after step "
-                             : "planned anew; moving after step ";
+  const auto& stages = job.crew()->plan->stages;
+  const bool is_left = std::any_of(stages.begin(), stages.end(), [&](const PlannedStage& stage) {
+    const Peer* peer = pool.find(stage.peer);
+    return peer == nullptr || peer->draining;
+  });
+  return job.move_to.empty() && is_left ? "a peer wants to leave; moving after step "
+                                        : "planned anew; moving after step ";
 }
 }  // namespace
 
@@ -48,7 +53,7 @@ void Recovery::settle(const Verdict& verdict) {
         return phases_.end(*job, JobState::Stopped,
                            "stopped by its user" + (verdict.step == 0 ? "" : " after step " + step));
       if (job->serves()) return recover(*job, "a peer wants to leave");
-      return recover(*job, why_moved(*job) + step);
+      return recover(*job, why_moved(*job, pool_) + step);
   }
 }
 

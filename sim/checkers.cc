@@ -66,7 +66,7 @@ uint64_t Checkers::step_of(proto::JobNumber job) const {
 void Checkers::expect_only_restarts(bool only) {
   only_restarts_ = only;
   for (auto& [number, job] : jobs_)
-    job.for_speed = job.for_speed || (only && job.replicas && job.replicas->leaves_out());
+    job.for_speed = job.for_speed || (only && job.replicas && job.replicas->ends());
 }
 
 ReplicaLaws::Counts Checkers::replica_counts() const {

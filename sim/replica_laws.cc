@@ -144,6 +144,7 @@ ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto
   running_ = plan.local_steps;
   version_ = version;
   left_out_.reset();
+  is_settled_ = false;
   agreed_.clear();
   return std::nullopt;
 }
@@ -153,6 +154,7 @@ ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto
 ReplicaLaws::Complaint ReplicaLaws::on_command(const proto::Command& command) {
   if (!running_) return std::nullopt;
   counts_.kept += command.stays ? 1 : 0;
+  is_settled_ = is_settled_ || command.kind == proto::CommandKind::Settle;
   if (command.kind == proto::CommandKind::LeaveOut) {
     left_out_ = command;
     ++counts_.left_out;

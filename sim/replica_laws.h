@@ -37,7 +37,8 @@ class ReplicaLaws {
 
   // Steps of the run that its commands call `inner`.
   uint64_t made(uint64_t inner) const;
-  bool leaves_out() const { return left_out_.has_value(); }
+  // The run under way stops where its replicas were told that they end.
+  bool ends() const { return left_out_ || is_settled_; }
 
   struct Counts {
     uint64_t agreements = 0, left_out = 0, given_again = 0, grown = 0, shrunk = 0, inherited = 0, kept = 0;
@@ -64,6 +65,7 @@ class ReplicaLaws {
   proto::PlanVersion version_ = 0;
   std::optional<replicas::LocalSteps> running_;
   std::optional<proto::Command> left_out_;  // the last such of this run
+  bool is_settled_ = false;
   // By inner step, number and replica.
   std::map<uint64_t, std::map<std::pair<uint32_t, uint32_t>, uint64_t>> agreed_;
   Counts counts_;
