@@ -161,8 +161,8 @@ struct ReplicasLeftOut {
   // agreement in which they have a part.
   bool too_late = false;
 };
-// Instead of a mean: what a replica has sent is not added up. The stage takes no mean until the run goes on
-// without that replica.
+// Instead of a mean, or of taking means: what a replica has sent is not added up, or not taken. The stage does
+// neither until the run goes on without that replica.
 struct DifferenceRefused {
   JobNumber run = 0;
   PlanVersion plan_version = 0;

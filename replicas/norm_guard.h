@@ -4,7 +4,8 @@
 //
 // Compared is the norm of what one seat adds up of each replica, for one step that the replica made. Of four
 // replicas and more with the middle of all of theirs; of fewer with the middle of what the replica itself had
-// sent in the last ten agreements, once there were ten.
+// sent in the last ten agreements, once there were ten. Means are looked at likewise, by owner: how large they
+// are beside what the replica that gets them has learnt of the same tensors.
 #pragma once
 
 #include <cstdint>

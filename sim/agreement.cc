@@ -147,12 +147,14 @@ std::optional<replicas::Outlier> HashAgreement::find_outlier(const peer::Task& t
 }
 
 // In the order of replicas, whenever they came.
-Result<uint64_t> HashAgreement::mean_of(size_t index, const OuterRound& now, const UnderWay& here,
-                                        const std::vector<HashShare>& differences) const {
+Result<HashAgreement::Difference> HashAgreement::mean_of(size_t index, const OuterRound& now,
+                                                         const UnderWay& here,
+                                                         const std::vector<HashShare>& differences) const {
   std::vector<HashShare> added;
   for (const HashShare& one : differences)
     if (one.number == weights_[index].tensor->number && now.steps[one.replica] > 0) added.push_back(one);
-  if (!here.sent.empty()) added.push_back({.replica = seat(), .value = here.sent[index].value});
+  if (!here.sent.empty())
+    added.push_back({.replica = seat(), .value = here.sent[index].value, .square = here.sent[index].square});
   if (bug_ != Bug::MeanAsItComes)
     std::sort(added.begin(), added.end(),
               [](const HashShare& a, const HashShare& b) { return a.replica < b.replica; });
@@ -162,9 +164,12 @@ Result<uint64_t> HashAgreement::mean_of(size_t index, const OuterRound& now, con
     return fail(ErrorCode::Internal,
                 "a mean of " + std::to_string(added.size()) + " differences, not " + std::to_string(wanted));
   HashMean mean;
-  for (const HashShare& one : added)
+  double squares = 0;
+  for (const HashShare& one : added) {
     mean.add(one.value, now.steps[one.replica] * assignment_->training.batch_size);
-  return mean.take();
+    squares += one.square;
+  }
+  return Difference{mean.take(), added.empty() ? 0 : squares / static_cast<double>(added.size())};
 }
 
 Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
@@ -180,16 +185,37 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
     const uint32_t number = weights_[i].tensor->number;
     if (task.left_out) held.return_residue = 0;
     held.owes_returns = true;
-    WEFT_TRY(const uint64_t mean, mean_of(i, counted, here, differences));
+    WEFT_TRY(const Difference mean, mean_of(i, counted, here, differences));
     const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
-    const PassedHash passed = pass_through(weights_[i].codec(*assignment_), draw, mean, held.return_residue);
+    const PassedHash passed =
+        pass_through(weights_[i].codec(*assignment_), draw, mean.value, held.return_residue);
     held.return_residue = passed.residue;
-    here.means[i] = passed.read;
+    here.means[i] = Difference{passed.read, mean.square};
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
       if (replica != seat() && !(task.left_out && task.left_out->has(replica)))
-        means.sent.push_back(packet(i, task, true, replica, {passed.read, 0}));
+        means.sent.push_back(packet(i, task, true, replica, *here.means[i]));
   }
   return means;
+}
+
+std::optional<replicas::Outlier> HashAgreement::weigh(const peer::Task& task,
+                                                      const std::vector<HashShare>& means) {
+  const UnderWay& here = under_way(task);
+  if (here.sent.empty()) return std::nullopt;
+  const size_t replicas = round(task).steps.size();
+  std::vector<double> own(replicas, 0), theirs(replicas, 0);
+  for (size_t i = 0; i < held_.size(); ++i) {
+    own[owner_of(i, task)] += here.sent[i].square;
+    if (here.means[i] && owner_of(i, task) == seat()) theirs[seat()] += here.means[i]->square;
+    for (const HashShare& one : means)
+      if (one.number == weights_[i].tensor->number && one.attempt == task.attempt() &&
+          one.replica == owner_of(i, task))
+        theirs[one.replica] += one.square;
+  }
+  std::vector<std::optional<double>> norms(replicas);
+  for (size_t owner = 0; owner < replicas; ++owner)
+    if (own[owner] > 0) norms[owner] = std::sqrt(theirs[owner] / own[owner]);
+  return guard_of_means_.look_at(norms, seat(), assignment_->local->norm_bound);
 }
 
 Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
@@ -204,7 +230,8 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
   Weights agreed;
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
-    std::optional<uint64_t> mean = here.means[i];
+    std::optional<uint64_t> mean;
+    if (here.means[i]) mean = here.means[i]->value;
     if (const auto at = came.find({weights_[i].tensor->number, owner_of(i, task)}); at != came.end())
       mean = at->second;
     if (!mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");

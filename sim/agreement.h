@@ -72,6 +72,7 @@ class HashAgreement {
     std::optional<replicas::Outlier> refused{};
   };
   Result<Means> take_means(const peer::Task& task, const std::vector<HashShare>& differences);
+  std::optional<replicas::Outlier> weigh(const peer::Task& task, const std::vector<HashShare>& means);
   // What the stage is to hold: the agreed weights, or, where another round has been made meanwhile, those
   // that it goes on with; none where that one is agreed on at once.
   Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means);
@@ -98,14 +99,14 @@ class HashAgreement {
     uint64_t step = 0;
     bool settles = false;
     std::vector<Difference> sent{};
-    std::vector<std::optional<uint64_t>> means{};
+    std::vector<std::optional<Difference>> means{};
   };
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
   uint32_t seat() const { return assignment_->seat.replica; }
   replicas::OuterRound round(const peer::Task& task) const;
   UnderWay& under_way(const peer::Task& task);
-  Result<uint64_t> mean_of(size_t index, const replicas::OuterRound& now, const UnderWay& here,
-                           const std::vector<HashShare>& differences) const;
+  Result<Difference> mean_of(size_t index, const replicas::OuterRound& now, const UnderWay& here,
+                             const std::vector<HashShare>& differences) const;
   uint32_t owner_of(size_t index, const peer::Task& task) const;
   uint64_t go_on(Held& held, uint64_t difference) const;
   Sent packet(size_t index, const peer::Task& task, bool is_mean, uint32_t to, const Difference& of) const;
@@ -117,7 +118,7 @@ class HashAgreement {
   std::vector<peer::AgreedWeight> weights_;  // by number
   std::vector<Held> held_;                   // of each
   std::deque<UnderWay> under_way_;
-  replicas::NormGuard guard_;
+  replicas::NormGuard guard_, guard_of_means_;
 };
 
 }  // namespace weft::sim

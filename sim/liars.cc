@@ -40,6 +40,7 @@ constexpr std::array kLies = {
             false, true},
     LieName{Lie::HugeDifferences, "huge-differences", "differences a million times as large as others'",
             false, true},
+    LieName{Lie::HugeMeans, "huge-means", "means a million times as large as others'", false, true},
     LieName{Lie::RefusesOthers, "refuses-others", "that what other replicas sent is out of all proportion",
             false, true},
     LieName{Lie::NanSquares, "nan-squares", "gradients that are not finite", true},
@@ -50,7 +51,7 @@ constexpr std::array kLies = {
 
 // Huge differences others can compare only where all else is well; and where what replicas say of a snapshot
 // differs the job ends.
-const std::set<Lie> kNotAmongReplicas = {Lie::HugeDifferences, Lie::RandomHashes};
+const std::set<Lie> kNotAmongReplicas = {Lie::HugeDifferences, Lie::HugeMeans, Lie::RandomHashes};
 
 bool is_report(const proto::Message& message) {
   return std::holds_alternative<proto::StepReport>(message) ||
@@ -151,8 +152,31 @@ void Liar::change(proto::EvaluationReport& report) {
   if (tells(Lie::WrongNumbers) && !report.loss.empty()) report.loss.back() += 1;
 }
 
-void Liar::change(TensorPacket& packet, const proto::AssignStage& stage, const replicas::LeftOut* left_out) {
-  if (packet.header.direction != proto::Direction::Forward) return;
+namespace {
+
+// Where the other seat has learnt something, and has the means of as many owners as it takes to compare, as
+// far as is known here.
+bool can_weigh(const plan::Seat& to, const TensorPacket& packet, const proto::AssignStage& stage,
+               const replicas::LeftOut* left_out) {
+  const replicas::LocalSteps& local = stage.local->steps;
+  std::set<uint32_t> owners;
+  for (const proto::AgreedTensor& tensor : stage.local->tensors)
+    if (tensor.stages[to.replica] == to.stage)
+      owners.insert(left_out != nullptr ? left_out->owner_of(tensor.owner) : tensor.owner);
+  return owners.size() >= replicas::kEnoughToCompare &&
+         next_round(local.terms, packet.header.step, local.steps).steps[to.replica] > 0;
+}
+
+}  // namespace
+
+void Liar::change(const plan::Seat& to, TensorPacket& packet, const proto::AssignStage& stage,
+                  const replicas::LeftOut* left_out) {
+  if (packet.header.direction != proto::Direction::Forward) {
+    if (!can_weigh(to, packet, stage, left_out) || !tells(Lie::HugeMeans)) return;
+    packet.value = mix(packet.value, 1);
+    packet.square *= 1e12;
+    return;
+  }
   if (tells(Lie::NanDifferences)) packet.spoilt = true;
   const replicas::LocalSteps& local = stage.local->steps;
   const std::vector<uint64_t> steps = next_round(local.terms, packet.header.step, local.steps).steps;

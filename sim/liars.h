@@ -39,6 +39,7 @@ enum class Lie : uint8_t {
   // Of who has a part in a replica with local steps.
   NanDifferences,
   HugeDifferences,
+  HugeMeans,
   RefusesOthers,
   // Believed.
   NanSquares,
@@ -69,7 +70,8 @@ class Liar {
   bool spoils_tensor() { return tells(Lie::NanTensors); }
   bool withholds_tensor() { return tells(Lie::WithholdsTensors); }
   // What it sends to replicas with which it agrees. Out of all proportion only where others can compare.
-  void change(TensorPacket& packet, const proto::AssignStage& stage, const replicas::LeftOut* left_out);
+  void change(const plan::Seat& to, TensorPacket& packet, const proto::AssignStage& stage,
+              const replicas::LeftOut* left_out);
   uint64_t told() const { return told_; }  // lies
 
  private:

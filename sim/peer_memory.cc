@@ -68,9 +68,13 @@ std::vector<HashShare> AgreedTensors::take(const proto::AssignStage& assignment,
   const uint64_t before = round_of(local.steps, task.key.step).steps_before;
   const auto differences = tensors_.find({before, proto::Direction::Forward});
   std::vector<HashShare> taken;
+  const auto means = tensors_.find({before, proto::Direction::Backward});
+  if (task.kind == peer::TaskKind::Weigh) return means == tensors_.end() ? taken : means->second;
   if (task.kind == peer::TaskKind::Agree) {
     if (differences != tensors_.end()) tensors_.erase(differences);
-    if (auto means = tensors_.extract({before, proto::Direction::Backward})) taken = means.mapped();
+    if (means == tensors_.end()) return taken;
+    taken = std::move(means->second);
+    tensors_.erase(means);
     return taken;
   }
   if (differences == tensors_.end()) return taken;

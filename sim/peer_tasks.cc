@@ -8,7 +8,7 @@ using std::chrono::milliseconds;
 
 namespace {
 bool is_fed_by_others(peer::TaskKind kind) {
-  return kind == peer::TaskKind::Mean || kind == peer::TaskKind::Agree;
+  return kind == peer::TaskKind::Mean || kind == peer::TaskKind::Weigh || kind == peer::TaskKind::Agree;
 }
 }  // namespace
 
@@ -118,7 +118,7 @@ void PeerTasks::send_agreed(const peer::Task& task, std::vector<HashAgreement::S
   for (HashAgreement::Sent& share : sent) {
     if (task.left_out && task.left_out->has(share.to.replica)) continue;
     if (shell_.options.liar)
-      shell_.options.liar->change(share.packet, *shell_.stage->assignment, task.left_out.get());
+      shell_.options.liar->change(share.to, share.packet, *shell_.stage->assignment, task.left_out.get());
     shell_.stage->links->send(share.to, share.packet);
   }
 }

@@ -84,6 +84,7 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
       break;
     case TaskKind::Differ:
     case TaskKind::Mean:
+    case TaskKind::Weigh:
     case TaskKind::Agree:
       WEFT_TRY_STATUS(run_agreement(task, inputs, output));
       break;
@@ -125,6 +126,10 @@ Status HashRunner::run_agreement(const Task& task, const Inputs& inputs, Output&
     WEFT_TRY(HashAgreement::Means means, agreement_->take_means(task, inputs.agreed));
     output.agreed = std::move(means.sent);
     output.outcome.refused = means.refused;
+    return {};
+  }
+  if (task.kind == TaskKind::Weigh) {
+    output.outcome.refused = agreement_->weigh(task, inputs.agreed);
     return {};
   }
   HashAgreement::Weights weights;

@@ -249,9 +249,9 @@ void Simulation::draw_liars() {
   std::optional<Lie> lie = options_.lie;
   const bool is_mixed = options_.replicas && !lie && mix(options_.seed, 0x6d6978) % 2 == 0;
   if (options_.replicas && !lie && !is_mixed) lie = Lie::NanDifferences;
-  const size_t most = !options_.replicas            ? options_.peers
-                      : lie == Lie::HugeDifferences ? 1
-                                                    : kLiarsAmongReplicas;
+  const size_t most = !options_.replicas                                     ? options_.peers
+                      : lie == Lie::HugeDifferences || lie == Lie::HugeMeans ? 1
+                                                                             : kLiarsAmongReplicas;
   for (NodeId node = 1; node + needed <= options_.peers && liars_.size() < most; ++node)
     if (mix(options_.seed, 0x6c69617200 + node) % 100 < options_.liars)
       liars_[node] = std::make_shared<Liar>(mix(options_.seed, node), lie, is_mixed);

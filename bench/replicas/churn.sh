@@ -5,7 +5,8 @@
 # compared with is what one home makes when nobody goes, times the seconds that homes were there.
 #   bench/replicas/churn.sh [RATE]        20Mbit
 # HOMES (6) peers at a time; LOSSES (20), one each ROUNDS (1) rounds; DEVICE, WIDTH, LAYERS, LENGTH, BATCH and EVERY (30) as of
-# speed.sh. SECONDS_CALM (40): how long nobody goes before. It takes 5 minutes.
+# speed.sh; OVERLAP (0): rounds overlap, and so many are between two after which all have the same weights; CODEC
+# (topk:0.02:int4). SECONDS_CALM (40): how long nobody goes before. It takes 5 minutes.
 rate=${1:-20Mbit}
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 source bench/replicas/homes.sh
@@ -28,7 +29,9 @@ go() {
 }
 start_broker
 for ((i = 0; i < homes; ++i)); do come "$i"; done
-submit_home_job --set 'replicas={min: 2}' --set "sync={every: $every, codec: 'topk:0.02:int4'}"
+overlap=${OVERLAP:-0} overlaps=
+if [ "$overlap" -gt 0 ]; then overlaps=", overlap: true, settle_every: $overlap"; fi
+submit_home_job --set 'replicas={min: 2}' --set "sync={every: $every, codec: '${CODEC:-topk:0.02:int4}'$overlaps}"
 wait_for_event '"event":"plan"' 300
 wait_for_step 1
 watch_samples "$calm"

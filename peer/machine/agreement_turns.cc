@@ -13,15 +13,22 @@ Task AgreementTurns::make(TaskKind kind, uint64_t step) const {
 
 // Its Differ, then its Mean.
 std::optional<Task> AgreementTurns::next_of(Round& round) {
-  if (is_taking_means_) return std::nullopt;
+  if (is_guarding_) return std::nullopt;
   if (!round.has_differed) {
     round.has_differed = true;
     return make(TaskKind::Differ, round.step);
   }
   if (round.has_means || has_refused_ || !agreements_.are_differences_there(round.step)) return std::nullopt;
   round.has_means = true;
-  is_taking_means_ = assignment_->local->norm_bound > 0 && agreements_.takes_means(round.step);
+  is_guarding_ = assignment_->local->norm_bound > 0 && agreements_.takes_means(round.step);
   return make(TaskKind::Mean, round.step);
+}
+
+// All its means are there.
+std::optional<Task> AgreementTurns::weigh(Round& round) {
+  if (assignment_->local->norm_bound <= 0 || std::exchange(round.is_weighed, true)) return std::nullopt;
+  is_guarding_ = true;
+  return make(TaskKind::Weigh, round.step);
 }
 
 std::optional<Task> AgreementTurns::agree(const Round& round, bool ends) {
@@ -31,7 +38,7 @@ std::optional<Task> AgreementTurns::agree(const Round& round, bool ends) {
 }
 
 std::optional<Task> AgreementTurns::next(uint64_t step, uint64_t granted) {
-  if (is_taking_means_) return std::nullopt;
+  if (is_guarding_) return std::nullopt;
   if (before_ && before_->is_due()) return next_of(*before_);
   const bool waits = settles(step);
   if (!waits && granted <= step) return std::nullopt;
@@ -44,13 +51,16 @@ std::optional<Task> AgreementTurns::next(uint64_t step, uint64_t granted) {
     return differ;
   }
   if (!waits) {
-    if (!agreements_.are_means_there(before_->step)) return std::nullopt;
+    if (has_refused_ || !agreements_.are_means_there(before_->step)) return std::nullopt;
+    if (auto task = weigh(*before_)) return task;
     const Round agreed = *std::exchange(before_, std::exchange(now_, std::nullopt));
     return agree(agreed, /*ends=*/true);
   }
   if (!now_->has_means) return next_of(*now_);
-  if (!agreements_.are_means_there(step)) return std::nullopt;
+  if (has_refused_ || !agreements_.are_means_there(step)) return std::nullopt;
   if (before_ && !agreements_.are_means_there(before_->step)) return std::nullopt;
+  if (auto task = before_ ? weigh(*before_) : std::nullopt) return task;
+  if (auto task = weigh(*now_)) return task;
   if (before_) {
     is_agreeing_ = true;
     return agree(*std::exchange(before_, std::nullopt), /*ends=*/false);
@@ -58,8 +68,8 @@ std::optional<Task> AgreementTurns::next(uint64_t step, uint64_t granted) {
   return agree(*std::exchange(now_, std::nullopt), /*ends=*/true);
 }
 
-void AgreementTurns::on_mean_done(uint64_t step, const TaskOutcome& outcome) {
-  is_taking_means_ = false;
+void AgreementTurns::on_guarded(uint64_t step, const TaskOutcome& outcome) {
+  is_guarding_ = false;
   if (outcome.refused) refuse(step, *outcome.refused);
   if (const auto command = std::exchange(later_, std::nullopt)) answer(*command, /*is_over=*/false);
 }
@@ -86,7 +96,7 @@ Status AgreementTurns::on_command(const proto::Command& command, uint64_t comple
     return refused("a replica that was left out has a part again");
   if (!may_be_left_out(command.step, completed))
     return refused("replicas that are left out of an agreement that is not the next");
-  if (is_taking_means_)
+  if (is_guarding_)
     later_ = command;
   else
     answer(command, given >= command.step);

@@ -1,4 +1,5 @@
-// The tasks of an agreement in their order, of a stage whose replica makes local steps: Differ, Mean, Agree.
+// The tasks of an agreement in their order, of a stage whose replica makes local steps: Differ, Mean, Agree;
+// before that Weigh, where the assignment bounds what replicas may send.
 // Where a round overlaps the next one its Mean comes whenever the differences are there, at the latest before
 // the next round's Differ, and its Agree behind that. Where the next one is waited for, its Agree comes with
 // that one's: until then somebody may be left out of both (proto::CommandKind::LeaveOut). Who is, and what
@@ -31,7 +32,8 @@ class AgreementTurns {
   // While the next round is made, what others wait for of the one before: its Mean, and first its Differ
   // again, where somebody was left out. To be asked at any time.
   std::optional<Task> next_of_before() { return before_ ? next_of(*before_) : std::nullopt; }
-  void on_mean_done(uint64_t step, const TaskOutcome& outcome);
+  // Of a Mean, or a Weigh.
+  void on_guarded(uint64_t step, const TaskOutcome& outcome);
 
   // LeaveOut and Settle. The first is carried out at once, or too late: once all was agreed on, or where
   // something is missing that the lost ones were to send for an agreement before. Else the agreement begins
@@ -53,10 +55,11 @@ class AgreementTurns {
  private:
   struct Round {
     uint64_t step = 0;  // with which it ends
-    bool has_differed = false, has_means = false;
+    bool has_differed = false, has_means = false, is_weighed = false;
     bool is_due() const { return !has_differed || !has_means; }
   };
   std::optional<Task> next_of(Round& round);
+  std::optional<Task> weigh(Round& round);
   std::optional<Task> agree(const Round& round, bool ends);
   Task make(TaskKind kind, uint64_t step) const;
   bool may_be_left_out(uint64_t step, uint64_t completed) const;
@@ -69,10 +72,10 @@ class AgreementTurns {
   std::optional<Round> before_{};  // that the one under way overlaps, until its Agree
   std::optional<Round> now_{};     // once the tasks of its end have begun
   bool is_agreeing_ = false;       // the last Agree of the weights that all then have was handed out
-  bool is_taking_means_ = false;   // such a Mean is not done: it may refuse what has come
+  bool is_guarding_ = false;       // a Mean or a Weigh is not done that may refuse what has come
   bool has_refused_ = false;       // until the replica whose it is is left out
   std::optional<uint64_t> settled_{};
-  std::optional<proto::Command> later_{};  // a LeaveOut that came while means were taken
+  std::optional<proto::Command> later_{};  // a LeaveOut that came meanwhile
   std::vector<proto::Message> reports_{};
 };
 

@@ -28,6 +28,7 @@ enum class TaskKind : uint8_t {
   Update,    // squares too, when `with_squares`
   Differ,    // where replicas with local steps agree: what this one has learnt since, for who adds it up
   Mean,      // of these, as they have come: for the other replicas
+  Weigh,     // of the means that have come: whether one is out of all proportion
   Agree,     // take the weights that the means give, and go on from them, or by what was learnt since
   Reduce,    // where replicas add each step's gradients: the sums of all their ranges, of what is owned here
   Gather,    // of the others: take the sums of their owners
@@ -47,8 +48,8 @@ struct Task {
   uint64_t sequence = 0;       // of the command that it belongs to
   bool durable = true;         // of a Snapshot: for a checkpoint
   bool direct = false;         // of a Snapshot: others fetch it here
-  // Of Differ, Mean and Agree: who has no part in it any more; nullptr: all have. When others are left out
-  // all three come again, with an attempt of a higher number.
+  // Of Differ, Mean, Weigh and Agree: who has no part in it any more; nullptr: all have. When others are left
+  // out all come again, with an attempt of a higher number.
   std::shared_ptr<const replicas::LeftOut> left_out{};
   uint32_t attempt() const { return left_out ? static_cast<uint32_t>(left_out->replicas.size()) : 0; }
   bool settles = false;     // of these: all have the same weights after that Agree
@@ -62,7 +63,7 @@ struct TaskOutcome {
   std::vector<double> loss{}, correct{}, counted{};
   std::vector<double> squares{};
   std::vector<double> statistics{};  // sums of squares too, of running statistics; with `squares`
-  // Of a Mean: what that replica sent is out of all proportion, and no mean was taken.
+  // Of a Mean and a Weigh: what that replica sent is out of all proportion. Of the first no mean was taken.
   std::optional<replicas::Outlier> refused{};
   // At the entry of a served model: what became of requests, each's in order; passes that are under way;
   // whether Begin would find more to do at once; and what the ring did and holds.

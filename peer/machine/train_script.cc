@@ -32,8 +32,9 @@ std::optional<plan::Seat> last_to_come(const Task& task, const StageInputs& inpu
     case TaskKind::Segment:
       return inputs.arrivals.last_to_come(task.key, task.segment);
     case TaskKind::Mean:
+    case TaskKind::Weigh:
     case TaskKind::Agree:
-      return inputs.agreements.last_to_come(task.key.step, task.kind == TaskKind::Agree);
+      return inputs.agreements.last_to_come(task.key.step, task.kind != TaskKind::Mean);
     case TaskKind::Reduce:
     case TaskKind::Gather:
       return inputs.sums.last_to_come(task.key.step, task.kind == TaskKind::Gather);
@@ -318,7 +319,8 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       sums_.finish(task.key.step);
       break;
     case TaskKind::Mean:
-      turns_.on_mean_done(task.key.step, outcome);
+    case TaskKind::Weigh:
+      turns_.on_guarded(task.key.step, outcome);
       take_reports_of_agreement();
       break;
     case TaskKind::Agree:

@@ -39,9 +39,13 @@ std::vector<AgreedShare> Inbox::take_agreed(const Task& task) {
   const uint64_t before = round_of(local.steps, task.key.step).steps_before;
   const auto differences = agreed_.find({before, proto::Direction::Forward});
   std::vector<AgreedShare> taken;
+  const auto means = agreed_.find({before, proto::Direction::Backward});
+  if (task.kind == TaskKind::Weigh) return means == agreed_.end() ? taken : means->second;
   if (task.kind == TaskKind::Agree) {
     if (differences != agreed_.end()) agreed_.erase(differences);
-    if (auto means = agreed_.extract({before, proto::Direction::Backward})) taken = std::move(means.mapped());
+    if (means == agreed_.end()) return taken;
+    taken = std::move(means->second);
+    agreed_.erase(means);
     return taken;
   }
   if (differences == agreed_.end()) return taken;
@@ -61,7 +65,7 @@ std::vector<AgreedShare> Inbox::take_agreed(const Task& task) {
 
 StageRunner::Inputs Inbox::take(const Task& task) {
   StageRunner::Inputs inputs;
-  if (task.kind == TaskKind::Mean || task.kind == TaskKind::Agree) {
+  if (task.kind == TaskKind::Mean || task.kind == TaskKind::Weigh || task.kind == TaskKind::Agree) {
     inputs.agreed = take_agreed(task);
     return inputs;
   }

@@ -26,6 +26,12 @@ Tensor tensor_of(const dag::TensorSpec& spec, std::span<const float> values) {
   return Tensor(spec, std::as_bytes(values));
 }
 
+double sum_of_squares(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return sum;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SeatAgreement>> SeatAgreement::create(
@@ -152,6 +158,7 @@ Result<std::vector<SentShare>> SeatAgreement::differ(const Task& task) {
     }
     WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, difference));
     here.sent.push_back(std::move(payload));
+    here.squares.push_back(sum_of_squares(difference));
     if (goes_on) WEFT_TRY_STATUS(go_on(held, difference));
   }
   send(task, here, shares);
@@ -180,33 +187,25 @@ Result<std::vector<float>> SeatAgreement::read_own(const Held& held, uint64_t st
   return values;
 }
 
-Result<std::optional<replicas::Outlier>> SeatAgreement::find_outlier(
-    const Task& task, const std::vector<AgreedShare>& differences) {
+std::optional<replicas::Outlier> SeatAgreement::find_outlier(const Task& task,
+                                                             const std::vector<AgreedShare>& differences) {
   const double bound = assignment_->local->norm_bound;
-  std::optional<replicas::Outlier> none;
-  if (bound <= 0) return none;
+  if (bound <= 0) return std::nullopt;
   const OuterRound now = round(task);
   const UnderWay& here = under_way(task);
   const uint32_t own = assignment_->seat.replica;
   std::vector<double> squares(now.steps.size(), 0);
-  const auto add = [&](uint32_t replica, std::span<const float> values) {
-    double sum = 0;
-    for (const float value : values) sum += static_cast<double>(value) * value;
-    squares[replica] += sum;
-  };
   bool adds_up = false;
   for (size_t i = 0; i < held_.size(); ++i) {
     if (!is_ours(held_[i], task) || held_[i].weight.is_statistic) continue;
     adds_up = true;
-    if (here.sent.empty()) continue;
-    WEFT_TRY(const std::vector<float> values, read_own(held_[i], here.step, here.sent[i]));
-    add(own, values);
+    if (!here.squares.empty()) squares[own] += here.squares[i];
   }
-  if (!adds_up) return none;
+  if (!adds_up) return std::nullopt;
   for (const AgreedShare& one : differences)
     if (const size_t i = find(one.number); i < held_.size() && is_ours(held_[i], task) &&
                                            !held_[i].weight.is_statistic && now.steps[one.replica] > 0)
-      add(one.replica, one.tensor.as<float>());
+      squares[one.replica] += sum_of_squares(one.tensor.as<float>());
   std::vector<std::optional<double>> norms(now.steps.size());
   for (uint32_t replica = 0; replica < norms.size(); ++replica)
     if (now.steps[replica] > 0)
@@ -237,7 +236,7 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
                                                        const std::vector<AgreedShare>& differences) {
   const OuterRound now = round(task);
   Means means;
-  WEFT_TRY(means.refused, find_outlier(task, differences));
+  means.refused = find_outlier(task, differences);
   if (means.refused) return means;
   Came came;
   for (const AgreedShare& one : differences) came[{one.number, one.replica}] = &one.tensor;
@@ -254,6 +253,28 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
         means.sent.push_back(share(held, task, true, replica, payload));
   }
   return means;
+}
+
+// By owner: how large its means are beside what this replica has learnt of the same tensors.
+std::optional<replicas::Outlier> SeatAgreement::weigh(const Task& task,
+                                                      const std::vector<AgreedShare>& means) {
+  const UnderWay& here = under_way(task);
+  if (here.squares.empty()) return std::nullopt;
+  const size_t replicas = round(task).steps.size();
+  std::vector<double> own(replicas, 0), theirs(replicas, 0);
+  for (size_t i = 0; i < held_.size(); ++i) {
+    if (held_[i].weight.is_statistic) continue;
+    own[owner_of(held_[i], task)] += here.squares[i];
+    if (is_ours(held_[i], task)) theirs[assignment_->seat.replica] += sum_of_squares(here.means[i]);
+  }
+  for (const AgreedShare& one : means)
+    if (const size_t i = find(one.number); one.range == task.attempt() && !held_[i].weight.is_statistic &&
+                                           one.replica == owner_of(held_[i], task))
+      theirs[one.replica] += sum_of_squares(one.tensor.as<float>());
+  std::vector<std::optional<double>> norms(replicas);
+  for (size_t owner = 0; owner < replicas; ++owner)
+    if (own[owner] > 0) norms[owner] = std::sqrt(theirs[owner] / own[owner]);
+  return guard_of_means_.look_at(norms, assignment_->seat.replica, assignment_->local->norm_bound);
 }
 
 // Until the mean of its difference is there. Running statistics are what the replica has seen last.

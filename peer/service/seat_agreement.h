@@ -49,7 +49,10 @@ class SeatAgreement {
   Result<std::vector<SentShare>> differ(const Task& task);
   // REQUIRES: every difference that Agreements waits for is there, once.
   Result<Means> take_means(const Task& task, const std::vector<AgreedShare>& differences);
-  // REQUIRES: the same of means; of others than a tensor's owner, and of another attempt, nothing is taken.
+  // REQUIRES: the same of means. Whose is out of all proportion, by the assignment's bound, to what this
+  // replica has learnt of the same tensors. Before agree(), and where the assignment has a bound.
+  std::optional<replicas::Outlier> weigh(const Task& task, const std::vector<AgreedShare>& means);
+  // Of others than a tensor's owner, and of another attempt, nothing is taken.
   Status agree(const Task& task, const std::vector<AgreedShare>& means);
   const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
 
@@ -69,6 +72,7 @@ class SeatAgreement {
     uint64_t step = 0;  // with which it ends
     bool settles = false;
     std::vector<dag::Tensor> sent{};          // by held_: this replica's differences; empty: it made no step
+    std::vector<double> squares{};            // likewise: of these, as others read them
     std::vector<std::vector<float>> means{};  // likewise, as others read them; empty: not there
   };
   SeatAgreement(std::shared_ptr<const proto::AssignStage> assignment, State& state)
@@ -83,8 +87,8 @@ class SeatAgreement {
   Result<std::vector<float>> read_own(const Held& held, uint64_t step, const dag::Tensor& sent) const;
   Status go_on(Held& held, std::span<const float> difference);
   void send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const;
-  Result<std::optional<replicas::Outlier>> find_outlier(const Task& task,
-                                                        const std::vector<AgreedShare>& differences);
+  std::optional<replicas::Outlier> find_outlier(const Task& task,
+                                                const std::vector<AgreedShare>& differences);
   using Came = std::map<std::pair<uint32_t, uint32_t>, const dag::Tensor*>;  // by number and replica
   Result<std::vector<float>> mean_of(const Task& task, size_t index, const Came& came);
   size_t find(uint32_t number) const;
@@ -97,7 +101,7 @@ class SeatAgreement {
   std::vector<Held> held_;  // by number
   std::optional<dag::StateKey> not_finite_;
   std::deque<UnderWay> under_way_;  // two at most
-  replicas::NormGuard guard_;
+  replicas::NormGuard guard_, guard_of_means_;
   replicas::PassScratch scratch_;
 };
 

@@ -164,6 +164,7 @@ Status StageRunner::submit_to_device(const Task& task, const Inputs& inputs, Sub
       break;
     case TaskKind::Differ:
     case TaskKind::Mean:
+    case TaskKind::Weigh:
     case TaskKind::Agree:
       WEFT_TRY_STATUS(run_agreement(task, inputs, submitted));
       break;
@@ -334,6 +335,8 @@ Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submit
   if (task.kind == TaskKind::Agree) return agreement_->agree(task, inputs.agreed);
   if (task.kind == TaskKind::Differ) {
     WEFT_TRY(submitted.agreed, agreement_->differ(task));
+  } else if (task.kind == TaskKind::Weigh) {
+    submitted.refused = agreement_->weigh(task, inputs.agreed);
   } else {
     WEFT_TRY(SeatAgreement::Means means, agreement_->take_means(task, inputs.agreed));
     submitted.agreed = std::move(means.sent);

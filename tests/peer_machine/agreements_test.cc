@@ -156,7 +156,7 @@ TEST(AgreementTurns, BeginAgainWithoutAReplicaThatIsLost) {
   EXPECT_TRUE(here.come({1, 0}, 5, 0, 5).has_value() && here.come({2, 2}, 5, 0, 5).has_value() &&
               here.come({3, 2}, 9, 0, 5).has_value());
   ASSERT_EQ(turns.next_of_before().value().kind, peer::TaskKind::Mean);
-  turns.on_mean_done(4, {});
+  turns.on_guarded(4, {});
   const proto::Command leave_out{.kind = proto::CommandKind::LeaveOut, .step = 8, .left_out = {{2}, 1}};
   EXPECT_TRUE(turns.on_command(leave_out, 5, 5).has_value());
   EXPECT_FALSE(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late)
@@ -176,13 +176,13 @@ TEST(AgreementTurns, BeginAgainWithoutAReplicaThatIsLost) {
   EXPECT_TRUE(come(5, 0) && come(9, 0));
   EXPECT_FALSE(come(5, 0)) << "twice";
   EXPECT_EQ(turns.next_of_before().value().kind, peer::TaskKind::Mean);
-  turns.on_mean_done(4, {});
+  turns.on_guarded(4, {});
   const auto of_second = turns.next(8, 8).value();
   EXPECT_EQ(of_second.kind, peer::TaskKind::Differ);
   EXPECT_TRUE(of_second.settles && of_second.left_out != nullptr);
   EXPECT_TRUE(come(5, 12) && come(9, 12));
   EXPECT_EQ(turns.next(8, 8).value().kind, peer::TaskKind::Mean);
-  turns.on_mean_done(8, {});
+  turns.on_guarded(8, {});
   const auto first = turns.next(8, 8).value(), second = turns.next(8, 8).value();
   EXPECT_TRUE(first.kind == peer::TaskKind::Agree && first.key.step == 4 && !first.settles &&
               !first.ends_round);
@@ -204,6 +204,32 @@ TEST(AgreementTurns, SayThatTheyLackWhatALostOneWasToSend) {
     EXPECT_TRUE(turns.on_command(leave_out, 5, 5).has_value());
     EXPECT_EQ(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late, !is_there);
   }
+}
+
+// Where what replicas send is bounded the means are looked at before anybody takes them.
+TEST(AgreementTurns, TakeNoMeansThatAreOutOfAllProportion) {
+  Here here;
+  here.assign.local->norm_bound = 10;
+  const auto assign = std::make_shared<const proto::AssignStage>(here.assign);
+  here.agreements = Agreements(assign);
+  peer::AgreementTurns turns(assign, here.agreements);
+  ASSERT_EQ(turns.next(4, 4).value().kind, peer::TaskKind::Differ);
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value() && here.come({2, 2}, 5, 0, 3).has_value() &&
+              here.come({3, 2}, 9, 0, 3).has_value());
+  ASSERT_EQ(turns.next(4, 4).value().kind, peer::TaskKind::Mean);
+  EXPECT_EQ(turns.next(4, 4), std::nullopt) << "it is not done";
+  turns.on_guarded(4, {});
+  ASSERT_EQ(turns.next(4, 4).value().kind, peer::TaskKind::Weigh);
+  EXPECT_EQ(turns.next(4, 4), std::nullopt) << "likewise";
+  turns.on_guarded(4, {.refused = replicas::Outlier{.replica = 2, .ratio = 50}});
+  const auto reports = turns.take_reports();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(std::get<proto::DifferenceRefused>(reports[0]).replica, 2u);
+  EXPECT_EQ(turns.next(4, 4), std::nullopt) << "until the run goes on without it";
+  EXPECT_TRUE(turns.on_command({.kind = proto::CommandKind::LeaveOut, .step = 4, .left_out = {{2}, 1}}, 3, 3)
+                  .has_value());
+  EXPECT_FALSE(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late);
+  EXPECT_EQ(turns.next(4, 4).value().kind, peer::TaskKind::Differ) << "again";
 }
 
 TEST(AgreementTurns, SettleWhereTheyAreTold) {

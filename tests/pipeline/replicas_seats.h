@@ -166,12 +166,12 @@ class Seats {
     last_ = last_inner_step(local_);
   }
 
-  // False: the cut is none.
-  bool deal() {
+  // In so many stages each at most. False: the cut is none.
+  bool deal(uint32_t stages_max = 3) {
     std::vector<dag::Split> splits;
     std::vector<std::map<std::string, uint32_t>> stage_of(world_.of.replicas);
     for (uint32_t replica = 0; replica < world_.of.replicas; ++replica) {
-      const uint32_t stages = 1 + static_cast<uint32_t>(rng_.below(3));
+      const uint32_t stages = 1 + static_cast<uint32_t>(rng_.below(stages_max));
       const auto dealt = dag::move_sums(world_.whole, std::span<const std::shared_ptr<const dag::Lowered>>{},
                                         test::random_stages(world_.whole, stages, rng_, false));
       auto split = dag::split(world_.whole, dealt, stages, dag::op_table());
@@ -202,10 +202,10 @@ class Seats {
     uint64_t begin = 0, end = 0;
     std::map<uint64_t, uint32_t> at{};
   };
-  // In the round that ends with that step the replica sends differences that are so many times what they are.
-  // Once somebody refuses them it is lost.
-  void lie(uint32_t replica, uint64_t end, float times) {
-    lie_ = Lie{replica, end, round_of(local_, end).steps_before, times};
+  // In the round that ends with that step the replica sends differences, or means, that are so many times
+  // what they are. Once somebody refuses them it is lost.
+  void lie(uint32_t replica, uint64_t end, float times, proto::Direction of = proto::Direction::Forward) {
+    lie_ = Lie{replica, end, round_of(local_, end).steps_before, times, of};
   }
   // All steps, and a snapshot after the last; at random until nothing is left to be done.
   void play() { play({.end = last_}); }
@@ -434,7 +434,7 @@ class Seats {
 
   bool is_lie(const Seat& from, const proto::TensorHeader& header) const {
     return lie_ && from.replica == lie_->replica && header.program == proto::ProgramKind::Agree &&
-           header.direction == proto::Direction::Forward && header.step == lie_->steps_before;
+           header.direction == lie_->of && header.step == lie_->steps_before;
   }
   void send(const Seat& from, const Seat& to, const proto::TensorHeader& header, Tensor tensor) {
     if (left_out_.has(to.replica)) return;
@@ -473,6 +473,7 @@ class Seats {
     uint32_t replica = 0;
     uint64_t end = 0, steps_before = 0;
     float times = 1;
+    proto::Direction of = proto::Direction::Forward;
   };
   std::optional<Lie> lie_;
   std::optional<uint32_t> refused_;  // and not lost yet

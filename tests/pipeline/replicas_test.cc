@@ -156,6 +156,31 @@ TEST(LyingReplicas, AreLeftOutOfTheRound) {
       }
 }
 
+// Of four owners one sends means out of all proportion. The others see it by what the rest are beside what
+// they have learnt themselves, before anybody has taken them.
+TEST(LyingOwners, AreLeftOutOfTheRound) {
+  for (const float times : {1000.0F, std::numeric_limits<float>::infinity()}) {
+    const World world({"transformer", 4, 3, 36, "int8"});
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      SCOPED_TRACE("times " + std::to_string(times) + ", seed " + std::to_string(seed));
+      Rng rng(seed, 16);
+      Seats seats(world, rng);
+      ASSERT_TRUE(seats.deal(1));
+      const auto liar = static_cast<uint32_t>(rng.below(4));
+      seats.lie(liar, 9, times, proto::Direction::Backward);
+      Seats::Losses losses;
+      losses.begin = 6;
+      losses.end = 9;
+      seats.play(losses);
+      if (HasFailure()) return;
+      ASSERT_EQ(seats.lost(), 1u);
+      ASSERT_FALSE(seats.was_too_late());
+      expect_same(in_turn(world, record_until(seats.local(), losses.end, {liar})), seats.state(), {liar});
+      if (HasFailure()) return;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Runs, Replicas,
     testing::Values(
