@@ -66,7 +66,9 @@ constexpr JobKey kReplicas[] = {
      .example = "replicas: 2\nsync: {every: 30, overlap: true, settle_every: 8}",
      .otherwise = "4"},
     {.path = "sync.outer",
-     .meaning = "What becomes of that mean.",
+     .meaning =
+         "What becomes of that mean. A model with running statistics (BatchNorm) wants `average`: they are "
+         "averaged, and `nesterov` carries the weights further than that.",
      .example = "replicas: 2\nsync: {every: 30, outer: {type: average}}",
      .otherwise_words = "`nesterov`"},
     {.path = "sync.outer.type",

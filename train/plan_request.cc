@@ -8,6 +8,7 @@
 #include "dag/fresh_statistics.h"
 #include "dag/state.h"
 #include "train/prepare.h"
+#include "train/replica_warnings.h"
 
 namespace weft::train {
 
@@ -182,8 +183,10 @@ std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& tr
   if (best == nullptr || gain < kWorthSaying) return {};
   char times[32];
   std::snprintf(times, sizeof times, "%.2g", gain);
+  std::string sync = best->sync;
+  if (has_running_statistics(training)) sync.insert(sync.size() - 1, ", outer: {type: average}");
   return std::to_string(count) + " replicas, which agree every 30 steps, would take " + times +
-         " times as many samples a second: replicas: " + std::to_string(count) + ", sync: " + best->sync +
+         " times as many samples a second: replicas: " + std::to_string(count) + ", sync: " + sync +
          "; it changes what is learned";
 }
 

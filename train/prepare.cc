@@ -15,6 +15,7 @@
 #include "dag/unread.h"
 #include "train/loss_warnings.h"
 #include "train/matching.h"
+#include "train/replica_warnings.h"
 
 namespace weft::train {
 namespace {
@@ -387,6 +388,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   prepared.notes = std::move(imported.notes);
   prepared.notes.insert(prepared.notes.end(), with_loss->notes.begin(), with_loss->notes.end());
   for (std::string& warning : loss_warnings(job, model)) prepared.warnings.push_back(std::move(warning));
+  for (std::string& warning : replica_warnings(job, prepared.graph))
+    prepared.warnings.push_back(std::move(warning));
   for (std::string& warning : unread_warnings(imported.graph, prepared.graph, job.losses))
     prepared.warnings.push_back(std::move(warning));
   return prepared;

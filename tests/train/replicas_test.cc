@@ -104,6 +104,19 @@ class Replicas : public testing::Test {
   test::Scratch scratch_;
 };
 
+// Nesterov carries weights past what averaged statistics are of, and a line says so.
+TEST_F(Replicas, AreToldThatAveragedStatisticsLagBehindNesterov) {
+  const auto said = [&](const char* name, const char* sync) {
+    const Run made = run(job(name, {"steps=4", "replicas=2", sync}, "said.onnx"));
+    return std::count_if(made.warnings.begin(), made.warnings.end(), [](const std::string& warning) {
+      return warning.find("`outer: {type: average}` both") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(said("resnet_small", "sync={every: 2}"), 1);
+  EXPECT_EQ(said("resnet_small", "sync={every: 2, outer: {type: average}}"), 0);
+  EXPECT_EQ(said("gpt3", "sync={every: 2}"), 0) << "it has none";
+}
+
 // The mean of what two replicas learn in one step of 8 samples is what one learns in a step of 16.
 TEST_F(Replicas, ThatAverageAfterEachStepAreOneLargerBatch) {
   const std::vector<std::string> common{kSgd, "clip_norm=null", "schedule=null"};
