@@ -1,7 +1,6 @@
 #include "dag/onnx/fewer_bits.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,70 +40,23 @@ void set_int(pb::NodeProto& node, const char* name, int64_t value) {
 
 // What is made of one matrix.
 struct Part {
-  std::string source;  // its initializer
-  enum class What : uint8_t { Numbers, Scales, Brain } what = What::Numbers;
+  std::string source;   // its initializer
   bool turned = false;  // the source is [K, N], and rows are those of its columns
-  int64_t rows = 0, columns = 0, block = 1;
+  int64_t rows = 0, columns = 0;
+  dag::Rounding how;
   TensorSpec spec;
 };
 
-// What a matrix in blocks of integers is made of.
-struct Numbers {
-  std::span<const float> source;
-  const Part& part;
-  DType scale;
-  int bits;
-
-  int middle() const { return bits == 4 ? 8 : 128; }
-  float at(int64_t row, int64_t column) const {
-    return source[static_cast<size_t>(part.turned ? column * part.rows + row : row * part.columns + column)];
+// The matrix's numbers, row by row as they are rounded.
+void each_row(const Part& part, std::span<const float> source,
+              const std::function<void(std::span<const float>)>& take) {
+  const auto rows = static_cast<size_t>(part.rows), columns = static_cast<size_t>(part.columns);
+  std::vector<float> turned(part.turned ? columns : 0);
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < turned.size(); ++c) turned[c] = source[c * rows + r];
+    take(part.turned ? std::span<const float>(turned) : source.subspan(r * columns, columns));
   }
-  // The scale of the block that begins there, as it will be read. Where the numbers are whole steps of as
-  // many to either side, as Q8_0 has them, they stay what they are.
-  float step(int64_t row, int64_t begin) const {
-    float most = 0;
-    for (int64_t c = begin; c < begin + part.block; ++c)
-      if (std::abs(at(row, c)) > std::abs(most)) most = at(row, c);
-    const float even = as_read(std::abs(double{most}) / (middle() - 1));
-    return are_steps(even, row, begin) ? even : as_read(double{most} / -middle());
-  }
-  float as_read(double exact) const {
-    return static_cast<float>(to_doubles(dag::from_doubles({scale, {1}}, {&exact, 1}))[0]);
-  }
-  bool are_steps(float step, int64_t row, int64_t begin) const {
-    if (step == 0) return false;
-    for (int64_t c = begin; c < begin + part.block; ++c)
-      if (static_cast<float>(rounded_to(step, at(row, c)) - middle()) * step != at(row, c)) return false;
-    return true;
-  }
-  uint8_t rounded_to(float step, float number) const {
-    const auto zero = static_cast<float>(middle());
-    if (step == 0) return static_cast<uint8_t>(zero);
-    return static_cast<uint8_t>(std::clamp(std::nearbyint(number / step) + zero, 0.0f, 2.0f * zero - 1));
-  }
-
-  Tensor rounded() const {
-    Tensor numbers(part.spec);
-    const std::span<uint8_t> to = numbers.mutable_as<uint8_t>();
-    for (int64_t r = 0; r < part.rows; ++r)
-      for (int64_t begin = 0; begin < part.columns; begin += part.block) {
-        const float each = step(r, begin);
-        for (int64_t c = begin; c < begin + part.block; ++c) {
-          const uint8_t byte = rounded_to(each, at(r, c));
-          const auto i = static_cast<size_t>(r * part.columns + c);
-          if (bits == 8) to[i] = byte;
-          if (bits == 4) to[i / 2] = static_cast<uint8_t>(to[i / 2] | byte << (i % 2 * 4));
-        }
-      }
-    return numbers;
-  }
-  Tensor scales() const {
-    std::vector<double> steps;
-    for (int64_t r = 0; r < part.rows; ++r)
-      for (int64_t begin = 0; begin < part.columns; begin += part.block) steps.push_back(step(r, begin));
-    return dag::from_doubles(part.spec, steps);
-  }
-};
+}
 
 class Rewriting {
  public:
@@ -262,17 +214,16 @@ class Rewriting {
     const int64_t rows = matrix.shape[turned ? 1 : 0], columns = matrix.shape[turned ? 0 : 1];
     const int64_t block = block_of(columns), bytes = block * how_.bits / 8;
     Part part{.source = source,
-              .what = Part::What::Numbers,
               .turned = turned,
               .rows = rows,
               .columns = columns,
-              .block = block,
+              .how = {.bits = how_.bits, .block = block, .scale = matrix.dtype},
               .spec = {}};
     const bool is_table_alone = uses.rows && !uses.products_of_rows;
     part.spec = {DType::U8, is_table_alone ? dag::Shape{rows, columns / block * bytes}
                                            : dag::Shape{rows, columns / block, bytes}};
     parts_.emplace(numbers_of(source), part);
-    part.what = Part::What::Scales;
+    part.how.part = dag::Rounding::Part::Scales;
     part.spec = {matrix.dtype, {rows, columns / block}};
     parts_.emplace(scales_of(source), part);
   }
@@ -315,7 +266,7 @@ class Rewriting {
     set_int(product, "K", part.columns);
     set_int(product, "N", part.rows);
     set_int(product, "bits", how_.bits);
-    set_int(product, "block_size", part.block);
+    set_int(product, "block_size", part.how.block);
     if (!has_bias) return;
     pb::NodeProto& add = nodes.emplace_back();
     if (!node.name().empty()) add.set_name(node.name() + "/bias");
@@ -347,16 +298,19 @@ class Rewriting {
     set_int(rows, "gather_axis", 0);
     set_int(rows, "quantize_axis", 1);
     set_int(rows, "bits", how_.bits);
-    set_int(rows, "block_size", parts_.at(numbers).block);
+    set_int(rows, "block_size", parts_.at(numbers).how.block);
   }
 
   // A Cast to float32 where a matrix is first read.
   void widen_before(const pb::NodeProto& node, std::vector<pb::NodeProto>& nodes) {
     for (const std::string& input : node.input()) {
       if (!chosen_.contains(input) || parts_.contains(halves_of(input))) continue;
-      parts_.emplace(
-          halves_of(input),
-          Part{.source = input, .what = Part::What::Brain, .spec = {DType::BF16, spec(input).shape}});
+      const dag::Shape& shape = spec(input).shape;
+      parts_.emplace(halves_of(input), Part{.source = input,
+                                            .rows = shape[0],
+                                            .columns = shape[1],
+                                            .how = {.part = dag::Rounding::Part::Halves},
+                                            .spec = {DType::BF16, shape}});
       pb::NodeProto& cast = nodes.emplace_back();
       cast.set_op_type("Cast");
       cast.add_input(halves_of(input));
@@ -392,9 +346,16 @@ class Rewriting {
 
   Result<Tensor> make(const Part& part) const {
     WEFT_TRY(const Tensor source, source_of(part));
-    if (part.what == Part::What::Brain) return round_to_half(source, DType::BF16);
-    const Numbers numbers{source.as<float>(), part, spec(part.source).dtype, how_.bits};
-    return part.what == Part::What::Numbers ? numbers.rounded() : numbers.scales();
+    const auto rows = [&](const auto& take) { each_row(part, source.as<float>(), take); };
+    Tensor made(part.spec);
+    std::span<std::byte> to = made.mutable_bytes();
+    rows([&](std::span<const float> row) {
+      const auto size = static_cast<size_t>(dag::rounded_bytes(part.how, row.size()).value());
+      dag::round_numbers(part.how, row, to.first(size));
+      to = to.subspan(size);
+    });
+    if (how_.on_made) how_.on_made({part.source, part.turned, part.how, rows, made});
+    return made;
   }
 
   const OnnxModel& model_;
