@@ -40,7 +40,8 @@ struct BlobAnswer {  // to GetBlob: chunks of `size` bytes in all follow; to Put
 struct HaveBlobs {
   uint64_t request = 0;
   std::vector<Digest> blobs{};
-  bool durable = true;  // what is there is made durable before the answer
+  bool durable = true;                // what is there is made durable before the answer
+  std::vector<BlobRecipe> recipes{};  // of some of the blobs: then the broker may make them
 };
 struct MissingBlobs {
   uint64_t request = 0;

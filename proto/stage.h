@@ -14,6 +14,7 @@
 #include "dag/arithmetic.h"
 #include "dag/graph.h"
 #include "dag/made_value.h"
+#include "dag/recipe.h"
 #include "dag/state.h"
 #include "dag/tensor.h"
 #include "dag/training.h"
@@ -82,6 +83,15 @@ struct MadeTensor {
   dag::MadeValue how{};
 };
 
+// How somebody comes to a blob who has another tensor on his disk. Who has not, or to whom it is not known
+// what is asked of him, fetches the blob.
+struct BlobRecipe {
+  Digest sha256{};
+  dag::Recipe recipe{};  // dag::bytes_of() knows how many bytes it makes
+};
+
+inline constexpr size_t kRecipesMax = 20'000;  // of a message
+
 // What replicas agree about: with local steps a parameter that is trained or a running statistic, else the
 // gradient of a parameter.
 struct AgreedTensor {
@@ -134,7 +144,8 @@ struct AssignStage {
   std::string job_name{}, submitter{};
   std::optional<LocalTerms> local{};
   std::optional<ExactTerms> exact{};
-  std::vector<MadeTensor> made{};  // each tensor at most once
+  std::vector<MadeTensor> made{};     // each tensor at most once
+  std::vector<BlobRecipe> recipes{};  // of some of the tensors
 };
 
 // The microbatches of a step that the seat's replica computes.

@@ -66,6 +66,7 @@ struct SubmitJob {
   std::optional<Beginning> beginning{};
   // Whose it is, for people: the label of the token that was shown, else the key. The broker fills it in.
   std::string submitter{};
+  std::vector<BlobRecipe> recipes{};  // of some of its blobs
 };
 struct JobAccepted {
   JobNumber job = 0;

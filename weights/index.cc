@@ -2,8 +2,10 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <span>
 #include <system_error>
 
 #include "base/printable.h"
@@ -12,6 +14,7 @@
 #include "storage/sha256.h"
 #include "storage/text_file.h"
 #include "weights/catalogue.h"
+#include "weights/recipes.h"
 
 namespace weft::weights {
 namespace {
@@ -34,6 +37,18 @@ std::optional<Stamp> stamp_of(const fs::path& path) {
   if (error) return std::nullopt;
   return Stamp{size,
                std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch()).count()};
+}
+
+// REQUIRES: no more bytes pass than there is room for.
+data::ByteSink into(std::span<std::byte> bytes) {
+  return [left = bytes](std::span<const std::byte> piece) mutable {
+    std::copy(piece.begin(), piece.end(), left.begin());
+    left = left.subspan(piece.size());
+    return Status{};
+  };
+}
+bool is_digest_of(std::span<const std::byte> bytes, const Digest& sha256) {
+  return digest_from_hex(storage::sha256_hex(bytes)) == sha256;
 }
 
 }  // namespace
@@ -187,18 +202,50 @@ Result<std::vector<std::byte>> WeightIndex::read(const Digest& sha256) const {
   const auto place = find(sha256);
   if (!place) return fail(ErrorCode::NotFound, "no tensor of the folder is that blob");
   WEFT_TRY(std::vector<std::byte> bytes, data::allocate_bytes(place->size(), "a tensor"));
-  size_t filled = 0;
+  const Status copied = copy(sha256, into(bytes));
+  if (copied && is_digest_of(bytes, sha256)) return bytes;
+  return fail(lost(sha256, *place, copied));
+}
+
+Status WeightIndex::verify(const Digest& sha256) const {
+  const auto place = find(sha256);
+  if (!place) return fail(ErrorCode::NotFound, "no tensor of the folder is that blob");
+  storage::Sha256 hash;
   const Status copied = copy(sha256, [&](std::span<const std::byte> piece) {
-    std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<ptrdiff_t>(filled));
-    filled += piece.size();
+    hash.update(piece);
     return Status{};
   });
-  if (!copied && copied.error().code == ErrorCode::ResourceExhausted) return fail(copied.error());
-  if (copied && digest_from_hex(storage::sha256_hex(std::span<const std::byte>(bytes))) == sha256)
-    return bytes;
+  if (copied && digest_from_hex(hash.hex()) == sha256) return {};
+  return fail(lost(sha256, *place, copied));
+}
+
+// Why it is not what it was; then nothing of its file is known any more, unless memory was short.
+Error WeightIndex::lost(const Digest& sha256, const Place& place, const Status& copied) const {
+  if (!copied && copied.error().code == ErrorCode::ResourceExhausted) return copied.error();
   forget(sha256);
-  return fail(ErrorCode::Corrupted,
-              copied ? place->file->path.string() + ": holds something else by now" : copied.error().message);
+  return {ErrorCode::Corrupted,
+          copied ? place.file->path.string() + ": holds something else by now" : copied.error().message};
+}
+
+// ---- what recipes make
+
+bool WeightIndex::has_source_of(const dag::Recipe& recipe) const {
+  return size_of(recipe.source) == recipe.source_size;
+}
+
+Status WeightIndex::copy(const dag::Recipe& recipe, const data::ByteSink& sink) const {
+  return follow(
+      recipe, [&](const data::ByteSink& taken) { return copy(recipe.source, taken); }, sink);
+}
+
+Result<std::vector<std::byte>> WeightIndex::read(const Digest& sha256, const dag::Recipe& recipe) const {
+  WEFT_TRY(const uint64_t size, dag::bytes_of(recipe));
+  WEFT_TRY(std::vector<std::byte> bytes, data::allocate_bytes(size, "a tensor"));
+  const Status copied = copy(recipe, into(bytes));
+  if (!copied && copied.error().code == ErrorCode::ResourceExhausted) return fail(copied.error());
+  if (copied && is_digest_of(bytes, sha256)) return bytes;
+  WEFT_TRY_STATUS(verify(recipe.source));
+  return fail(ErrorCode::OutOfRange, "a recipe does not make the tensor that it is said to make");
 }
 
 void WeightIndex::forget(const Digest& sha256) const {

@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "dag/recipe.h"
 #include "weights/forms.h"
 
 namespace weft::weights {
@@ -59,6 +60,12 @@ class WeightIndex {
   // The whole, compared with its name. NotFound; ResourceExhausted; Corrupted where the file is another one
   // by now: then nothing of it is known any more.
   Result<std::vector<std::byte>> read(const Digest& sha256) const;
+  // Likewise what a recipe makes of a tensor that it has. OutOfRange where that is another blob.
+  bool has_source_of(const dag::Recipe& recipe) const;
+  Status copy(const dag::Recipe& recipe, const data::ByteSink& sink) const;
+  Result<std::vector<std::byte>> read(const Digest& sha256, const dag::Recipe& recipe) const;
+  // Reads it, and compares it with its name. Errors: as of read().
+  Status verify(const Digest& sha256) const;
   // Nothing is known any more of the file that it lies in.
   void forget(const Digest& sha256) const;
 
@@ -86,6 +93,7 @@ class WeightIndex {
   void keep();
   void log(const std::string& line) const;
   std::optional<Place> find(const Digest& sha256) const;
+  Error lost(const Digest& sha256, const Place& place, const Status& copied) const;
 
   const Options options_;
   std::unordered_map<std::string, IndexedFile> known_;     // by path, of the last time; the thread's

@@ -1,7 +1,9 @@
 #include "broker/service/planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "broker/place/assembly.h"
@@ -101,6 +103,17 @@ std::vector<uint32_t> classes_of_stages(const plan::Plan& plan, const plan::Clus
   return classes;
 }
 
+// Of tensors that are what was submitted.
+std::vector<proto::BlobRecipe> recipes_for(const std::vector<proto::TensorReference>& tensors,
+                                           const std::vector<proto::BlobRecipe>& all) {
+  std::set<Digest> blobs;
+  for (const proto::TensorReference& tensor : tensors) blobs.insert(tensor.sha256);
+  std::vector<proto::BlobRecipe> recipes;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(recipes),
+               [&](const proto::BlobRecipe& one) { return blobs.contains(one.sha256); });
+  return recipes;
+}
+
 // With the bytes of each assignment, which names the job for people. Errors: Unsupported, for what no peer
 // could be sent.
 Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned,
@@ -110,6 +123,7 @@ Result<std::shared_ptr<const PlannedRun>> encoded(const PlannedRun& planned,
     proto::AssignStage named = *stage.assignment;
     named.job_name = submission.name;
     named.submitter = submission.submitter;
+    named.recipes = recipes_for(named.tensors, submission.recipes);
     stage.assignment = proto::with_bytes(proto::Encoded<proto::AssignStage>(std::move(named)));
     if (stage.assignment.bytes().bytes.size() > proto::kMessageSizeMax)
       return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +

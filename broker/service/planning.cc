@@ -27,7 +27,7 @@ auto guarded(const Do& work) -> decltype(work()) {
 
 // About what it takes in memory.
 size_t size_of(const proto::SubmitJob& submission) {
-  size_t size = submission.job.size();
+  size_t size = submission.job.size() + submission.recipes.size() * sizeof(proto::BlobRecipe);
   for (const proto::PackedFile& file : submission.files) {
     size += sizeof file + file.path.size();
     for (const proto::FilePiece& piece : file.pieces) size += sizeof piece + piece.bytes.size();

@@ -1,6 +1,7 @@
 #include "broker/service/upload_desk.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "proto/codec/codec.h"
 #include "storage/packed.h"
@@ -147,38 +148,63 @@ void UploadDesk::on_chunk(ConnectionId whose, net::InFrame frame, Instant now) {
 }
 
 void UploadDesk::have(ConnectionId whose, const PeerId& key, const proto::HaveBlobs& request, Instant now) {
-  const size_t size = kRequestCost + 2 * request.blobs.size() * sizeof(Digest);  // and its answer's
+  const size_t size = kRequestCost + 2 * request.blobs.size() * sizeof(Digest) +  // and its answer's
+                      request.recipes.size() * sizeof(proto::BlobRecipe);
   outside_.work(whose, size, [this, key, request, now] { return look(key, request, now); });
 }
 
 // What is there only for a while may have to be made durable first.
 proto::MissingBlobs UploadDesk::look(const PeerId& key, const proto::HaveBlobs& request, Instant now) {
+  std::unordered_map<Digest, const dag::Recipe*> recipes;
+  if (weights_ && request.durable)
+    for (const proto::BlobRecipe& one : request.recipes) recipes.emplace(one.sha256, &one.recipe);
+  budget_.begin_request();
   proto::MissingBlobs missing{request.request, {}};
   for (const Digest& blob : request.blobs) {
     const bool is_here = blobs_.have(blob, durability_of(request.durable)).value_or(false);
     if (is_here && request.durable) leases_.ask(key, blob, now);
-    if (!is_here && !(request.durable && take_from_weights(key, blob, now))) missing.blobs.push_back(blob);
+    if (is_here || (request.durable && take_from_weights(key, blob, now))) continue;
+    const auto recipe = recipes.find(blob);
+    if (recipe == recipes.end() || !make_of_weights(key, blob, *recipe->second, now))
+      missing.blobs.push_back(blob);
   }
   return missing;
 }
 
-// As if the key had uploaded it: it counts for it, too.
 bool UploadDesk::take_from_weights(const PeerId& key, const Digest& blob, Instant now) {
   const auto size = weights_ ? weights_->size_of(blob) : std::nullopt;
   if (!size) return false;
+  const Status stored = store(
+      key, blob, *size, [&](const data::ByteSink& sink) { return weights_->copy(blob, sink); }, now);
+  if (!stored && stored.error().code == ErrorCode::Corrupted) weights_->forget(blob);
+  return stored.has_value();
+}
+
+bool UploadDesk::make_of_weights(const PeerId& key, const Digest& blob, const dag::Recipe& recipe,
+                                 Instant now) {
+  const auto size = dag::bytes_of(recipe);
+  if (!size || *size > kBlobSizeMax || !weights_->has_source_of(recipe)) return false;
+  if (!budget_.take(key, recipe.source_size, now)) return false;
+  const Status stored = store(
+      key, blob, *size, [&](const data::ByteSink& sink) { return weights_->copy(recipe, sink); }, now);
+  // The recipe may be wrong, or the file another one by now.
+  if (!stored && stored.error().code == ErrorCode::Corrupted) (void)weights_->verify(recipe.source);
+  return stored.has_value();
+}
+
+// As if the key had uploaded it: it counts for it, too.
+Status UploadDesk::store(const PeerId& key, const Digest& blob, uint64_t size, const Copy& copy,
+                         Instant now) {
   const auto is_there = [this](const Digest& other) { return blobs_.size(other).has_value(); };
-  if (!leases_.put(key, blob, *size, now, is_there)) return false;
-  const auto store = [&]() -> Status {
-    WEFT_TRY(const auto writer, blobs_.begin(blob, *size));
-    WEFT_TRY_STATUS(
-        weights_->copy(blob, [&](std::span<const std::byte> piece) { return writer->write(piece); }));
+  WEFT_TRY_STATUS(leases_.put(key, blob, size, now, is_there));
+  const auto write = [&]() -> Status {
+    WEFT_TRY(const auto writer, blobs_.begin(blob, size));
+    WEFT_TRY_STATUS(copy([&](std::span<const std::byte> piece) { return writer->write(piece); }));
     return writer->finish();
   };
-  const Status stored = store();
-  if (stored) return true;
-  if (stored.error().code == ErrorCode::Corrupted) weights_->forget(blob);
-  leases_.drop(key, blob);
-  return false;
+  const Status stored = write();
+  if (!stored) leases_.drop(key, blob);
+  return stored;
 }
 
 }  // namespace weft::broker

@@ -9,6 +9,7 @@
 
 #include "broker/service/blob_leases.h"
 #include "broker/service/desk.h"
+#include "broker/service/recipe_budget.h"
 #include "storage/blob_store.h"
 #include "weights/index.h"
 
@@ -49,13 +50,17 @@ class UploadDesk {
   Status begin(Upload& upload, const proto::PutBlob& request, Instant now);
   void finish(Upload& upload, Instant now);
   proto::MissingBlobs look(const PeerId& key, const proto::HaveBlobs& request, Instant now);
+  using Copy = std::function<Status(const data::ByteSink& sink)>;
   bool take_from_weights(const PeerId& key, const Digest& blob, Instant now);
+  bool make_of_weights(const PeerId& key, const Digest& blob, const dag::Recipe& recipe, Instant now);
+  Status store(const PeerId& key, const Digest& blob, uint64_t size, const Copy& copy, Instant now);
 
   Connections& connections_;
   Outside& outside_;
   storage::BlobStore& blobs_;
   BlobLeases& leases_;
   const std::shared_ptr<const weights::WeightIndex> weights_;
+  RecipeBudget budget_;                        // work's
   std::map<ConnectionId, UploadPtr> uploads_;  // the last that each has begun
 };
 

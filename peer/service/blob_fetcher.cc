@@ -12,7 +12,7 @@ void BlobFetcher::take(const Digest& sha256, Result<net::SharedBytes> bytes) {
 
 void BlobFetcher::fetch(const FetchBlob& fetch, BulkService& bulk) {
   if (auto made = made_.make(fetch.sha256)) return take(fetch.sha256, *std::move(made));
-  if (!kept_.has(fetch.sha256)) return fetch_from_elsewhere(fetch, bulk);
+  if (!kept_.has(fetch.sha256, fetch.size)) return fetch_from_elsewhere(fetch, bulk);
   kept_.read(fetch.sha256, [this, fetch, &bulk](Result<net::SharedBytes> bytes) {
     if (bytes) return take(fetch.sha256, std::move(bytes));
     // Of a file that has changed nothing is known any more: once is enough.

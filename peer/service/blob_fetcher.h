@@ -27,7 +27,10 @@ class BlobFetcher {
       : blobs_(blobs), kept_(loop, std::move(weights)), outside_(std::move(outside)) {}
 
   // What can be made of what it names.
-  void learn(const proto::AssignStage& assignment) { made_.learn(assignment); }
+  void learn(const proto::AssignStage& assignment) {
+    made_.learn(assignment);
+    kept_.learn(assignment);
+  }
   // `bulk` has to be there until reset().
   void fetch(const FetchBlob& fetch, BulkService& bulk);
   // What was asked for is not wanted; BulkService::reset() beside it.

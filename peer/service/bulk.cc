@@ -169,11 +169,11 @@ bool BulkTransfers::tell_sent() {
   return !puts_.empty();
 }
 
-void BulkTransfers::missing(std::vector<Digest> blobs, bool durable,
+void BulkTransfers::missing(proto::HaveBlobs question,
                             std::function<void(Result<std::vector<Digest>>)> done) {
-  const uint64_t request = next_request_++;
-  missing_[request] = std::move(done);
-  send_(message_frame(proto::HaveBlobs{request, std::move(blobs), durable}));
+  question.request = next_request_++;
+  missing_[question.request] = std::move(done);
+  send_(message_frame(question));
 }
 
 void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,

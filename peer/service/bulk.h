@@ -93,11 +93,8 @@ class BulkTransfers {
   void cancel_puts(uint64_t owner);
   // To each large put under way; whether there are puts.
   bool tell_sent();
-  void missing(std::vector<Digest> blobs, bool durable,
-               std::function<void(Result<std::vector<Digest>>)> done);
-  void missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done) {
-    missing(std::move(blobs), true, std::move(done));
-  }
+  // Its number is given to it here.
+  void missing(proto::HaveBlobs question, std::function<void(Result<std::vector<Digest>>)> done);
 
   using MicrobatchData = peer::MicrobatchData;
   // `sizes`: bytes of each input, in order; empty: as the other side says. What is larger ends the

@@ -52,7 +52,7 @@ void BulkService::get(Wanted wanted, Done<net::SharedBytes> done) {
 
 void BulkService::missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done) {
   loop_.post([this, blobs = std::move(blobs), durable, done = on_owner(std::move(done))] {
-    transfers().missing(blobs, durable, done);
+    transfers().missing({.blobs = blobs, .durable = durable}, done);
   });
 }
 

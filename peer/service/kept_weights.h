@@ -1,9 +1,12 @@
-// Blobs that need not be fetched, for files of this machine have them (weights/index.h). They are read and
-// checked on a thread of their own; everything else is the loop's.
+// Blobs that need not be fetched, for files of this machine have them (weights/index.h), or what an
+// assignment says how to make them of. They are read and checked on a thread of their own; everything else is
+// the loop's.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -23,8 +26,11 @@ class KeptWeights {
   KeptWeights(net::Loop& loop, std::shared_ptr<const weights::WeightIndex> index)
       : loop_(loop), index_(std::move(index)) {}
 
-  bool has(const Digest& sha256) const { return index_ && index_->size_of(sha256); }
-  // Calls back once, but not after reset() or the end. Errors: as WeightIndex::read. REQUIRES: has() said so.
+  // What it says of how blobs come of other tensors, in place of what an earlier assignment of the run said.
+  void learn(const proto::AssignStage& assignment);
+  bool has(const Digest& sha256, uint64_t size) const;
+  // Calls back once, but not after reset() or the end. Errors: as of WeightIndex::read. REQUIRES: has() said
+  // so.
   void read(const Digest& sha256, std::function<void(Result<net::SharedBytes>)> done);
   // What was asked for is not wanted.
   void reset() { ++*epoch_; }
@@ -33,8 +39,12 @@ class KeptWeights {
   std::string describe(const proto::AssignStage& assignment) const;
 
  private:
+  const dag::Recipe* find_recipe(const Digest& sha256) const;
+
   net::Loop& loop_;
   const std::shared_ptr<const weights::WeightIndex> index_;
+  std::map<proto::JobNumber, std::unordered_map<Digest, dag::Recipe>>
+      recipes_;  // of the last runs that said any
   std::shared_ptr<uint64_t> epoch_ = std::make_shared<uint64_t>(0);
   std::unordered_map<Digest, size_t> read_;  // bytes; of all that was read since the beginning
   std::unique_ptr<net::Worker> worker_;      // with the first request. Last: it ends before the rest goes

@@ -68,12 +68,14 @@ void put_blobs(const From& from, To& to) {
 void put(const HaveBlobs& from, wire::HaveBlobs& to) {
   put_blobs(from, to);
   to.set_transient(!from.durable);
+  if (!from.recipes.empty()) put_recipes(from.recipes, *to.mutable_recipes());
 }
 Status get(const wire::HaveBlobs& from, HaveBlobs& to) {
   Reader read("HaveBlobs");
   to.request = from.request();
   read.digests(from.blobs(), to.blobs, kListMax, "blobs");
   to.durable = !from.transient();
+  get_recipes(from.recipes(), to.recipes, read);
   return read.status();
 }
 

@@ -327,6 +327,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   if (from.local) put(*from.local, *to.mutable_local());
   if (from.exact) put(*from.exact, *to.mutable_exact());
   put_list(from.made, *to.mutable_made());
+  if (!from.recipes.empty()) put_recipes(from.recipes, *to.mutable_recipes());
 }
 
 namespace {
@@ -440,6 +441,7 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   if (from.has_local()) read.part(from.local(), to.local.emplace(), "local");
   if (from.has_exact()) read.part(from.exact(), to.exact.emplace(), "exact");
   read.list(from.made(), to.made, kListMax, "made");
+  get_recipes(from.recipes(), to.recipes, read);
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
        {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size()),

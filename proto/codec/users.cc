@@ -106,6 +106,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_serves(from.serves);
   to.set_submitter(put_text(from.submitter, kNameMax));
   if (from.beginning) put(*from.beginning, *to.mutable_beginning());
+  if (!from.recipes.empty()) put_recipes(from.recipes, *to.mutable_recipes());
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -130,6 +131,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   read.name(from.serves(), to.serves, "serves");
   read.name(from.submitter(), to.submitter, "submitter");
   if (from.has_beginning()) read.part(from.beginning(), to.beginning.emplace(), "beginning");
+  get_recipes(from.recipes(), to.recipes, read);
   return read.status();
 }
 

@@ -35,6 +35,8 @@ Status get(const wire::BlobSource& from, BlobSource& to);
 Status check_sources(const std::vector<BlobSource>& sources, size_t tensors);
 void put(const TensorReference& from, wire::TensorReference& to);
 Status get(const wire::TensorReference& from, TensorReference& to);
+void put(const BlobRecipe& from, wire::BlobRecipe& to);
+Status get(const wire::BlobRecipe& from, BlobRecipe& to);
 void put(const plan::Rates& from, wire::Rates& to);
 Status get(const wire::Rates& from, plan::Rates& to);
 void put(const StageWork& from, wire::StageWork& to);
@@ -238,5 +240,9 @@ class Reader {
   std::string_view message_;
   Status status_;
 };
+
+// Of messages that may have some: to a reader that does not know them they are one field.
+void put_recipes(const std::vector<BlobRecipe>& from, wire::Recipes& to);
+void get_recipes(const wire::Recipes& from, std::vector<BlobRecipe>& to, Reader& read);
 
 }  // namespace weft::proto

@@ -216,6 +216,62 @@ TEST_F(UploadDeskTest, WhatLiesInTheBrokersFolderIsNotMissing) {
   }
 }
 
+// A recipe makes what it says of what lies there, or nothing.
+TEST_F(UploadDeskTest, WhatARecipeMakesIsNotMissing) {
+  const auto folder = scratch_.folder() / "checkpoints";
+  std::filesystem::create_directories(folder);
+  Bytes source(100);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i);
+  const std::string header = R"({"w":{"dtype":"U8","shape":[100],"data_offsets":[0,100]}})";
+  const uint64_t length = header.size();
+  std::ofstream file(folder / "m.safetensors", std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length) << header;
+  file.write(reinterpret_cast<const char*>(source.data()), 100);
+  file.close();
+  std::shared_ptr<const weights::WeightIndex> index = *weights::WeightIndex::open({.folder = folder});
+  index->wait();
+  UploadDesk desk(line_, *this, *blobs_, leases_, index);
+  const dag::Recipe recipe{.source = storage::sha256(source),
+                           .source_size = 100,
+                           .cut = dag::Recipe::Cut{.first = 10, .size = 20}};
+  const auto missing = [&](const Digest& blob, const dag::Recipe& by, bool durable) {
+    desk.have(1, key(1), {.request = 9, .blobs = {blob}, .durable = durable, .recipes = {{blob, by}}}, kThen);
+    do_work();
+    const auto said = line_.take<proto::MissingBlobs>(1);
+    return said.size() != 1 || !said[0].blobs.empty();
+  };
+  const Bytes part(source.begin() + 10, source.begin() + 30);
+  const Digest digest = storage::sha256(part);
+  EXPECT_TRUE(missing(digest, recipe, false)) << "copies of a state are no checkpoints";
+  EXPECT_TRUE(missing(storage::sha256(of(20, 1)), recipe, true)) << "it makes something else";
+  EXPECT_EQ(leases_.use_of(key(1)).bytes, 0u);
+  EXPECT_TRUE(index->has_source_of(recipe)) << "the file is what it was";
+  dag::Recipe other = recipe;
+  other.source = {};
+  EXPECT_TRUE(missing(digest, other, true)) << "there is no such tensor";
+  EXPECT_FALSE(missing(digest, recipe, true));
+  EXPECT_TRUE(blobs_->is_here(digest));
+  EXPECT_EQ(leases_.use_of(key(1)).bytes, 20u);
+  EXPECT_FALSE(missing(digest, other, true)) << "it is there now";
+}
+
+TEST(RecipeBudget, EndsForARequestAndForAKeyOnADay) {
+  RecipeBudget budget;
+  const uint64_t large = RecipeBudget::kRequestMax;
+  budget.begin_request();
+  EXPECT_TRUE(budget.take(key(1), 2 * large, kThen)) << "whatever comes first";
+  EXPECT_FALSE(budget.take(key(1), 1, kThen));
+  for (uint64_t read = 2 * large; read < RecipeBudget::kDayMax; read += large) {
+    budget.begin_request();
+    EXPECT_TRUE(budget.take(key(1), large, kThen));
+  }
+  budget.begin_request();
+  EXPECT_FALSE(budget.take(key(1), 1, kThen));
+  EXPECT_TRUE(budget.take(key(2), 1, kThen));
+  EXPECT_FALSE(budget.take(key(1), 1, kThen + std::chrono::hours(23)));
+  EXPECT_TRUE(budget.take(key(1), 1, kThen + std::chrono::hours(24)));
+}
+
 // Chunks that are still to be written are, when their connection ends; a blob that is not complete is not
 // kept.
 TEST_F(UploadDeskTest, AConnectionThatEndsLeavesNothingHalf) {

@@ -131,6 +131,44 @@ TEST(Hostile, WhatIsSavedIsNoMoreThanThereIsOrRefused) {
   EXPECT_EQ(code_of(JobStatus{.saving = {.step = 40, .bytes = {3}, .saved = {4}}}), ErrorCode::OutOfRange);
 }
 
+TEST(Hostile, RecipesMakeWhatTheyCanOrAreRefused) {
+  const auto code_of = [](std::vector<BlobRecipe> recipes) {
+    const auto decoded = decode(encode(Message{HaveBlobs{.recipes = std::move(recipes)}}));
+    return decoded ? std::nullopt : std::optional(decoded.error().code);
+  };
+  const BlobRecipe right{.sha256 = {{1}},
+                         .recipe = {.source = {{2}},
+                                    .source_size = 4096,
+                                    .cut = dag::Recipe::Cut{.size = 64, .stride = 128, .count = 8},
+                                    .rounding = dag::Rounding{.block = 16}}};
+  EXPECT_EQ(code_of({right}), std::nullopt);
+  EXPECT_EQ(code_of({right, right}), ErrorCode::OutOfRange) << "a blob is there twice";
+  const std::function<void(dag::Recipe&)> wrongs[] = {
+      [](dag::Recipe& recipe) { recipe.source_size = 0; },
+      [](dag::Recipe& recipe) { recipe.source_size = UINT64_MAX; },
+      [](dag::Recipe& recipe) { recipe.source_size = 512; },
+      [](dag::Recipe& recipe) { recipe.cut->first = UINT64_MAX; },
+      [](dag::Recipe& recipe) { recipe.cut->count = UINT64_MAX; },
+      [](dag::Recipe& recipe) { recipe.cut->stride = 1; },
+      [](dag::Recipe& recipe) { recipe.cut->size = 60; },
+      [](dag::Recipe& recipe) { recipe.rounding->bits = 5; },
+      [](dag::Recipe& recipe) { recipe.rounding->block = 0; },
+      [](dag::Recipe& recipe) { recipe.rounding->block = 17; },
+      [](dag::Recipe& recipe) { recipe.rounding->scale = dag::DType::F64; },
+      [](dag::Recipe& recipe) { recipe.cut.reset(), recipe.rounding.reset(); },
+  };
+  for (size_t i = 0; i < std::size(wrongs); ++i) {
+    BlobRecipe wrong = right;
+    wrongs[i](wrong.recipe);
+    EXPECT_EQ(code_of({wrong}), ErrorCode::OutOfRange) << i;
+  }
+  std::vector<BlobRecipe> many(kRecipesMax + 1, right);
+  for (size_t i = 0; i < many.size(); ++i) std::memcpy(many[i].sha256.bytes.data(), &i, sizeof i);
+  EXPECT_EQ(code_of(many), ErrorCode::OutOfRange);
+  many.pop_back();
+  EXPECT_EQ(code_of(many), std::nullopt);
+}
+
 // A stage that serves, with a draft.
 AssignStage drafting(plan::DraftKind kind) {
   Rng rng(3, 0xD4AF7);

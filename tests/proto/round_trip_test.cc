@@ -73,6 +73,10 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(JobEvent{}, [](JobEvent& m) { m.skipped = true; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.skips_steps = true; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.serves = "model"; });
+  const BlobRecipe recipe{.sha256 = {}, .recipe = {.source_size = 64, .cut = dag::Recipe::Cut{.size = 8}}};
+  differ(SubmitJob{}, [&](SubmitJob& m) { m.recipes = {recipe}; });
+  differ(HaveBlobs{}, [&](HaveBlobs& m) { m.recipes = {recipe}; });
+  differ(AssignStage{}, [&](AssignStage& m) { m.recipes = {recipe}; });
   differ(GradientNorm{}, [](GradientNorm& m) { m.skip = true; });
   differ(StepReport{}, [](StepReport& m) { m.statistics_diverged = true; });
   differ(CheckpointReport{}, [](CheckpointReport& m) { m.skipped_steps = 1; });

@@ -88,6 +88,20 @@ class Maker {
     pick(to.key.slot, dag::StateSlot::Value);
     to.key.replica = small();
   }
+  void fill(BlobRecipe& to) {
+    dag::Recipe& recipe = to.recipe;
+    fill_all(to.sha256, recipe.source);
+    recipe.source_size = 4096;
+    if (chance())
+      recipe.cut = {.first = 64 * small(), .size = 128, .stride = 128 + 64 * small(), .count = 1 + small()};
+    if (recipe.cut && chance()) return;
+    dag::Rounding& how = recipe.rounding.emplace();
+    pick(how.part, dag::Rounding::Part::Halves);
+    if (how.part == dag::Rounding::Part::Halves) return;
+    how.bits = chance() ? 4 : 8;
+    how.block = chance() ? 16 : 32;
+    how.scale = chance() ? dag::DType::F32 : chance() ? dag::DType::F16 : dag::DType::BF16;
+  }
   void fill(replicas::LocalSteps& to) {
     to.terms.count = 1 + small();
     to.terms.every = 1 + small();
@@ -191,7 +205,7 @@ class Maker {
     to.sources = sources_of(to.tensors.size());
     for (uint32_t tensor = 0; tensor < to.tensors.size(); ++tensor)
       if (chance()) to.made.push_back({tensor, {rng_.next_u64(), positive(), positive()}});
-    fill_all(to.lends);
+    fill_all(to.lends, to.recipes);
     for (uint32_t stage = 0; stage < to.stage_count; ++stage) {
       if (stage == to.seat.stage) continue;
       fill(to.links.emplace_back());
@@ -392,7 +406,7 @@ class Maker {
     to.packed = chance();
     to.has_base = to.packed && chance();
   }
-  void fill(HaveBlobs& to) { fill_all(to.request, to.blobs, to.durable); }
+  void fill(HaveBlobs& to) { fill_all(to.request, to.blobs, to.durable, to.recipes); }
   void fill(MissingBlobs& to) { fill_all(to.request, to.blobs); }
   void fill(GetMicrobatch& to) {
     fill_all(to.request, to.run, to.data_key, to.step, to.microbatch, to.inputs);
@@ -425,7 +439,7 @@ class Maker {
   }
   void fill(SubmitJob& to) {
     fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors, to.serves,
-             to.submitter);
+             to.submitter, to.recipes);
     if (small() % 2 == 0) {
       Beginning& beginning = to.beginning.emplace();
       fill_all(beginning.step, beginning.skipped_steps, beginning.tensors);
