@@ -219,9 +219,10 @@ Status Client::get_back(const Digest& sha256, uint64_t size, size_t times, Durat
   return answers->status;
 }
 
-Result<std::vector<Digest>> Client::missing(std::vector<Digest> blobs) {
+Result<std::vector<Digest>> Client::missing(std::vector<Digest> blobs,
+                                            std::vector<proto::BlobRecipe> recipes) {
   std::optional<Result<std::vector<Digest>>> result;
-  transfers_->missing(std::move(blobs),
+  transfers_->missing({.blobs = std::move(blobs), .recipes = std::move(recipes)},
                       [&](Result<std::vector<Digest>> answer) { result = std::move(answer); });
   const Status status =
       run_while_moving([&] { return result.has_value(); }, "asking which tensors are there");

@@ -73,8 +73,8 @@ class Client {
   Status lend(const Digest& sha256, std::span<const std::byte> bytes, Duration deadline);
   Status get_back(const Digest& sha256, uint64_t size, size_t times, Duration deadline);
 
-  // Which of the blobs the broker lacks.
-  Result<std::vector<Digest>> missing(std::vector<Digest> blobs);
+  // Which of the blobs the broker lacks, and cannot make by the recipes for some of them.
+  Result<std::vector<Digest>> missing(std::vector<Digest> blobs, std::vector<proto::BlobRecipe> recipes = {});
   // Sends a blob in pieces, as fast as they go out; `progress` is told of bytes. Whether the broker has it,
   // finish_puts() or a later put() tells.
   Status put(const Digest& sha256, const storage::BlobSource& source,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <utility>
 
 #include "cli/client.h"
@@ -25,6 +26,7 @@
 #include "train/initial_weights.h"
 #include "train/outer_record.h"
 #include "train/outputs.h"
+#include "train/published.h"
 #include "train/stored_base.h"
 #include "train/submission.h"
 #include "train/weights_file.h"
@@ -45,6 +47,7 @@ struct SubmitOptions {
   bool summary = false, verbose = false;
   std::string name;  // empty: from the file
   std::string also;  // empty: nothing
+  std::string base;  // a folder of published weights; empty: none
   train::ResumeOptions resume;
   HeardOptions heard;
   BrokerOptions broker;
@@ -53,17 +56,23 @@ struct SubmitOptions {
 // Asked in parts: what the broker finds in a folder of checkpoints it copies before it answers.
 Result<std::vector<Digest>> missing_of(Client& client, const train::Submission& submission) {
   std::vector<Digest> missing, part;
+  std::vector<proto::BlobRecipe> recipes;
   uint64_t size = 0;
   const auto ask = [&]() -> Status {
-    WEFT_TRY(const std::vector<Digest> some, client.missing(std::exchange(part, {})));
+    WEFT_TRY(const std::vector<Digest> some,
+             client.missing(std::exchange(part, {}), std::exchange(recipes, {})));
     missing.insert(missing.end(), some.begin(), some.end());
     size = 0;
     return {};
   };
   for (const auto& [sha256, source] : submission.blobs) {
-    if (size > 0 && size + source.range.size > kAskedAtOnce) WEFT_TRY_STATUS(ask());
+    const auto recipe = submission.recipes.find(sha256);
+    const bool is_made = recipe != submission.recipes.end();
+    const uint64_t read = is_made ? recipe->second.source_size : source.range.size;
+    if (size > 0 && size + read > kAskedAtOnce) WEFT_TRY_STATUS(ask());
     part.push_back(sha256);
-    size += source.range.size;
+    if (is_made) recipes.push_back({sha256, recipe->second});
+    size += read;
   }
   WEFT_TRY_STATUS(ask());
   return missing;
@@ -125,6 +134,7 @@ proto::SubmitJob to_message(train::ReadyJob ready) {
            .size = piece.size});
     message.files.push_back(std::move(packed));
   }
+  for (const auto& [sha256, recipe] : submission.recipes) message.recipes.push_back({sha256, recipe});
   for (onnx::TensorRow& row : submission.tensors)
     message.tensors.push_back({std::move(row.name), row.role, row.reason, row.axis, row.frozen});
   return message;
@@ -197,7 +207,11 @@ class Submit {
   Result<train::ReadyJob> ready_job(train::OpenedJob& opened) {
     const Patience patience("reading the job's model and data");
     const bool is_rewritten = opened.job.init || opened.job.base.rounds();
-    if (!is_rewritten) return train::ready_job(opened, options_.resume);
+    if (!is_rewritten) {
+      WEFT_TRY(train::ReadyJob ready, train::ready_job(opened, options_.resume));
+      WEFT_TRY_STATUS(add_parts(opened.job, {}, ready));
+      return ready;
+    }
     WEFT_TRY(initial_folder_, TemporaryFolder::make());
     std::vector<std::string> notes, warnings;
     if (opened.job.init) {
@@ -206,11 +220,30 @@ class Submit {
       warnings = initial.warnings;
     }
     WEFT_TRY(const auto stored, train::store_base(opened, initial_folder_->path()));
-    if (stored) notes.push_back(*stored);
+    if (stored) notes.push_back(stored->said);
     WEFT_TRY(train::ReadyJob ready, train::ready_job(opened, options_.resume));
+    if (stored) ready.submission.recipes = stored->recipes;
+    WEFT_TRY_STATUS(
+        add_parts(opened.job, stored ? stored->rounded : std::vector<weights::SoughtTensor>{}, ready));
     ready.start.notes.insert(ready.start.notes.begin(), notes.begin(), notes.end());
     ready.start.warnings.insert(ready.start.warnings.begin(), warnings.begin(), warnings.end());
     return ready;
+  }
+
+  // Of published tensors, where a folder has some.
+  Status add_parts(const configs::Job& job, const std::vector<weights::SoughtTensor>& rounded,
+                   train::ReadyJob& ready) const {
+    train::Submission& submission = ready.submission;
+    if (!options_.base.empty()) {
+      const auto found = train::add_parts(options_.base, job, rounded, submission);
+      if (!found) return fail(found.error().within("--base"));
+      ready.start.notes.push_back(
+          fmt::format("--base: {} tensors, {}, are made of parts of tensors in {}", found->tensors,
+                      format_bytes(static_cast<int64_t>(found->bytes)), options_.base));
+    }
+    while (submission.recipes.size() > proto::kRecipesMax)  // what is left over travels as it is
+      submission.recipes.erase(std::prev(submission.recipes.end()));
+    return {};
   }
 
   Result<train::OpenedJob> open() {
@@ -394,6 +427,9 @@ void add_submit(CommandLine program, Command& chosen) {
                "with --resume: also with data of other bytes than the checkpoint was made with");
   command.option("--also", options->also,
                  "write the learnt weights as a file of tensors, too: w.safetensors");
+  command.option("--base", options->base,
+                 "a folder of published weights that the model was made of: what an exporter cut out of them "
+                 "is not sent to who has them (`--weights` of `weft broker` and `weft join`)");
   options->heard.add_to(command);
   command.flag("--detach", options->detach, "print the job's number and return");
   command.format(options->format);

@@ -1,6 +1,9 @@
 #include "train/stored_base.h"
 
+#include <map>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "base/units.h"
 #include "dag/onnx/export.h"
@@ -8,6 +11,7 @@
 #include "dag/onnx/outline.h"
 #include "dag/onnx/roles.h"
 #include "plan/explain.h"
+#include "storage/sha256.h"
 #include "train/initial_weights.h"
 
 namespace weft::train {
@@ -64,6 +68,48 @@ Result<onnx::FewerBits> how_of(const configs::Job& job, const Kept& kept, const 
       .takes = [frozen = std::move(frozen)](const std::string& name) { return frozen.contains(name); }};
 }
 
+// How each tensor is made of its matrix, as those who have that may know it: as float32, the rows in order.
+class RecipeBook {
+ public:
+  void add(const onnx::MadeOfMatrix& made) {
+    auto source = sources_.find(made.source);
+    if (source == sources_.end()) source = sources_.emplace(made.source, source_of(made)).first;
+    dag::Recipe recipe = source->second;
+    recipe.rounding = made.how;
+    recipes_.insert_or_assign(*digest_from_hex(storage::sha256_hex(made.made.bytes())), recipe);
+  }
+  StoredBase told(std::string said) { return {std::move(said), std::move(recipes_), std::move(rounded_)}; }
+
+ private:
+  dag::Recipe source_of(const onnx::MadeOfMatrix& made) {
+    storage::Sha256 hash;
+    weights::SoughtTensor matrix;
+    int64_t rows = 0, columns = 0;
+    made.numbers([&](std::span<const float> row) {
+      const auto bytes = std::as_bytes(row);
+      hash.update(bytes);
+      if (rows == 0) matrix.row.assign(bytes.begin(), bytes.begin() + anchor_size(row.size()));
+      if (rows < kAnchor)
+        matrix.column.insert(matrix.column.end(), bytes.begin(), bytes.begin() + sizeof(float));
+      columns = static_cast<int64_t>(row.size());
+      ++rows;
+    });
+    if (rows < kAnchor) matrix.column.clear();
+    matrix.sha256 = *digest_from_hex(hash.hex());
+    matrix.spec = {dag::DType::F32, {rows, columns}};
+    rounded_.push_back(matrix);
+    return {.source = matrix.sha256, .source_size = static_cast<uint64_t>(matrix.spec.bytes().value)};
+  }
+  static constexpr int64_t kAnchor = weights::kAnchorNumbers;
+  static int64_t anchor_size(size_t columns) {
+    return columns < weights::kAnchorNumbers ? 0 : kAnchor * static_cast<int64_t>(sizeof(float));
+  }
+
+  std::map<std::string, dag::Recipe> sources_;  // by initializer: without what is done to it
+  Recipes recipes_;
+  std::vector<weights::SoughtTensor> rounded_;
+};
+
 // What was done, in words; from now on the job's base is so.
 Result<std::optional<std::string>> said_of(configs::Job& job, const Kept& kept,
                                            const onnx::WrittenBits& written) {
@@ -83,20 +129,27 @@ Result<std::optional<std::string>> said_of(configs::Job& job, const Kept& kept,
   return std::optional(text);
 }
 
-}  // namespace
-
-Result<std::optional<std::string>> store_base(configs::Job& job, const std::filesystem::path& folder) {
+// `book`: null: nobody is to make it again.
+Result<std::optional<std::string>> store(configs::Job& job, const std::filesystem::path& folder,
+                                         RecipeBook* book) {
   const auto kept = kept_in(job.base.store);
   if (!kept) return std::optional<std::string>();
   WEFT_TRY_STATUS(write_first(job, folder));
   auto model = onnx::open_model(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-  WEFT_TRY(const onnx::FewerBits how, how_of(job, *kept, *model));
+  WEFT_TRY(onnx::FewerBits how, how_of(job, *kept, *model));
+  if (book != nullptr) how.on_made = [book](const onnx::MadeOfMatrix& made) { book->add(made); };
   const std::filesystem::path path = folder / job.model.filename();
   WEFT_TRY(const onnx::WrittenBits written, onnx::write_in_fewer_bits(*model, how, path));
   WEFT_TRY(auto said, said_of(job, *kept, written));
   job.model = path;
   return said;
+}
+
+}  // namespace
+
+Result<std::optional<std::string>> store_base(configs::Job& job, const std::filesystem::path& folder) {
+  return store(job, folder, nullptr);
 }
 
 Result<std::optional<std::string>> store_base(configs::Job& job, onnx::OnnxModel& outline) {
@@ -108,11 +161,12 @@ Result<std::optional<std::string>> store_base(configs::Job& job, onnx::OnnxModel
   return said_of(job, *kept, made.bits);
 }
 
-Result<std::optional<std::string>> store_base(OpenedJob& opened, const std::filesystem::path& folder) {
-  WEFT_TRY(auto said, store_base(opened.job, folder));
-  if (said)
-    std::erase_if(opened.tree.entries, [](const configs::Entry& entry) { return entry.key == "base"; });
-  return said;
+Result<std::optional<StoredBase>> store_base(OpenedJob& opened, const std::filesystem::path& folder) {
+  RecipeBook book;
+  WEFT_TRY(auto said, store(opened.job, folder, &book));
+  if (!said) return std::optional<StoredBase>();
+  std::erase_if(opened.tree.entries, [](const configs::Entry& entry) { return entry.key == "base"; });
+  return std::optional(book.told(std::move(*said)));
 }
 
 }  // namespace weft::train

@@ -16,6 +16,7 @@
 #include "configs/yaml.h"
 #include "dag/onnx/model.h"
 #include "dag/onnx/roles.h"
+#include "dag/recipe.h"
 #include "storage/package.h"
 #include "train/beginning.h"
 #include "train/made_data.h"
@@ -37,6 +38,9 @@ Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<cons
 // samples, parameters, warnings; for a prediction only samples and warnings.
 Result<StartEvent> check_job(const configs::Job& job);
 
+// By what they make.
+using Recipes = std::map<Digest, dag::Recipe>;
+
 struct SubmittedFile {
   std::string path;  // relative, of plain names: "model/resnet.onnx", "data/train/images.gz"
   std::vector<storage::Piece> pieces;
@@ -50,6 +54,7 @@ struct Submission {
   onnx::RoleTable tensors;            // what was decided of the model's tensors
   std::map<Digest, storage::BlobSource> blobs;          // where the bytes of the pieces are
   std::vector<std::shared_ptr<const MadeFile>> made{};  // files among them that nobody else keeps
+  Recipes recipes{};                                    // how tensors of the model come of published ones
 };
 // A submission, and what its user is told before it runs.
 struct ReadyJob {
