@@ -2,11 +2,12 @@
 """Writes a GPT-2 with random weights as ONNX, a corpus, and two jobs: all of it trained, and adapters beside it.
 
     make_gpt.py FOLDER [--layers 12] [--width 768] [--heads 12] [--vocabulary 50257] [--length 128]
-        [--batch 2] [--steps 12] [--rank 8] [--published]
+        [--batch 2] [--steps 12] [--rank 8] [--published] [--cut]
 
 FOLDER gets model.onnx, corpus.txt, full.yaml and lora.yaml. With --published its weights are numbers of bfloat16,
 and published/model.safetensors has them as such, matrices of linear layers the other way round, as a hub has them
-beside an export. Names are those of the library transformers. Needs
+beside an export. With --cut the model has queries, keys and values as three matrices, as some exporters
+write them, and published/ has the one that they are cut out of. Names are those of the library transformers. Needs
 Python alone. The weights repeat a block of draws: only their sizes matter to what is measured.
 """
 import argparse
@@ -59,7 +60,7 @@ class Model:
                                  piece(9, raw))
         return name
 
-    def weight(self, name, *dims, fill=None):
+    def raw(self, name, dims, fill):
         count = 1
         for d in dims:
             count *= d
@@ -73,7 +74,10 @@ class Model:
             tensor = tensor_file.halved(("F32", list(dims), raw))
             is_table = name.endswith("e.weight")
             self.published[name] = tensor if is_table else tensor_file.transposed(tensor)
-        return self.initializer(name, dims, FLOAT, raw)
+        return raw
+
+    def weight(self, name, *dims, fill=None):
+        return self.initializer(name, dims, FLOAT, self.raw(name, dims, fill))
 
     def integers(self, name, values):
         return self.initializer(name, [len(values)], INT64, struct.pack(f"<{len(values)}q", *values))
@@ -100,6 +104,19 @@ class Model:
         y = self.node("MatMul", [x, self.weight(name + ".weight", rows, columns)], name)
         return self.node("Add", [y, self.weight(name + ".bias", columns, fill=0.0)], name + ".add")
 
+    def cut_linear(self, x, name, rows, columns, parts):
+        """What `linear` gives in parts, each by as many columns of the matrix."""
+        numbers = array.array("f", self.raw(name + ".weight", [rows, columns], None))
+        each, outputs = columns // len(parts), []
+        for i, part in enumerate(parts):
+            begins = range(i * each, rows * columns, columns)
+            cut = b"".join(numbers[begin:begin + each].tobytes() for begin in begins)
+            weight = self.initializer(f"{name}.{part}.weight", [rows, each], FLOAT, cut)
+            y = self.node("MatMul", [x, weight], f"{name}.{part}")
+            bias = self.weight(f"{name}.{part}.bias", each, fill=0.0)
+            outputs.append(self.node("Add", [y, bias], f"{name}.{part}.add"))
+        return outputs
+
     def norm(self, x, name, width):
         inputs = [x, self.weight(name + ".weight", width, fill=1.0), self.weight(name + ".bias", width, fill=0.0)]
         return self.node("LayerNormalization", inputs, name, axis=-1, epsilon=1e-5)
@@ -119,9 +136,12 @@ class Model:
             file.write(varint(7 << 3 | 2) + varint(len(graph)) + graph)
 
 
-def attention(m, x, name, width, heads, length):
-    qkv = m.linear(x, name + ".c_attn", width, 3 * width)
-    parts = m.node("Split", [qkv, "thirds"], name + ".split", [f"{name}.{p}" for p in "qkv"], axis=2)
+def attention(m, x, name, width, is_cut):
+    if is_cut:
+        parts = m.cut_linear(x, name + ".c_attn", width, 3 * width, "qkv")
+    else:
+        qkv = m.linear(x, name + ".c_attn", width, 3 * width)
+        parts = m.node("Split", [qkv, "thirds"], name + ".split", [f"{name}.{p}" for p in "qkv"], axis=2)
     heads_of = [m.node("Reshape", [part, "by_head"], f"{name}.heads_{p}") for part, p in zip(parts, "qkv")]
     q, k, v = (m.node("Transpose", [h], f"{name}.first_{p}", perm=(0, 2, 3, 1) if p == "k" else (0, 2, 1, 3))
                for h, p in zip(heads_of, "qkv"))
@@ -147,7 +167,7 @@ def make_model(path, o):
                        m.node("Gather", [wpe, "positions"], "transformer.wpe")], "transformer.embed")
     for layer in range(o.layers):
         name = f"transformer.h.{layer}"
-        a = attention(m, m.norm(x, name + ".ln_1", o.width), name + ".attn", o.width, o.heads, o.length)
+        a = attention(m, m.norm(x, name + ".ln_1", o.width), name + ".attn", o.width, o.cut)
         x = m.node("Add", [x, a], name + ".add_1")
         h = m.linear(m.norm(x, name + ".ln_2", o.width), name + ".mlp.c_fc", o.width, 4 * o.width)
         h = m.node("Gelu", [h], name + ".mlp.act", approximate="tanh")
@@ -199,12 +219,13 @@ def write_corpus(folder, count):
 
 def main():
     o = arguments(__doc__, layers=12, width=768, heads=12, vocabulary=50257, length=128, batch=2, steps=12, rank=8,
-                  published=False)
+                  published=False, cut=False)
     make_model(os.path.join(o.folder, "model.onnx"), o)
     write_corpus(o.folder, 60 * o.length)
     full = JOB.format(name="full", **vars(o))
+    target = "*.c_attn.?.weight" if o.cut else "*.c_attn.weight"
     lora = JOB.format(name="lora", **vars(o)) + (
-        f'adapters: {{type: lora, rank: {o.rank}, alpha: {2 * o.rank}, targets: ["*.c_attn.weight"]}}\n')
+        f'adapters: {{type: lora, rank: {o.rank}, alpha: {2 * o.rank}, targets: ["{target}"]}}\n')
     for name, job in (("full", full), ("lora", lora)):
         with open(os.path.join(o.folder, name + ".yaml"), "w", encoding="utf-8") as file:
             file.write(job)

@@ -3,12 +3,16 @@
 # have the published bfloat16 weights, or not. A step of adapters in two stages, each peer's line carrying RATE both ways. Each row:
 # what went to the broker, what of the weights the peers fetched, and the seconds from the assignment to the first step.
 #   bench/weights/run.sh     5 minutes on two cores
-# RATE (50Mbit) of each line; SIZE: other options of bench/adapters/make_gpt.py, as "--layers 1 --width 64 --heads 2"
+# RATE (50Mbit) of each line; SIZE: other options of bench/adapters/make_gpt.py, as "--layers 1 --width 64 --heads 2";
+# SETS: keys of the job, as "base.store=int4 base.block=64"; CUT=1: the model has queries, keys and values by themselves,
+# and who submits says `--base`
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 rate=${RATE:-50Mbit}
 cluster_begin
 # shellcheck disable=SC2086
-/usr/bin/python3 bench/adapters/make_gpt.py "$work" --published --steps 1 --batch 1 ${SIZE:-}
+/usr/bin/python3 bench/adapters/make_gpt.py "$work" --published --steps 1 --batch 1 ${CUT:+--cut} ${SIZE:-}
+more=(${CUT:+--base "$work/published"})
+for set in ${SETS:-}; do more+=(--set "$set"); done
 cat >"$work/lines.yaml" <<YAML
 devices:
   - {name: a, type: gtx1080ti, region: ra, uplink: $rate, downlink: $rate}
@@ -36,7 +40,7 @@ measure() {  # measure WHAT NAME [--weights of the broker] -- [--weights of the 
     start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$peer" --as "$peer" "$@"
     [ $# = 0 ] || wait_for_log "$work/$peer.log" 'weights_indexed ' 600
   done
-  "$weft" submit "$work/lora.yaml" --set placement.stages=2 --set "output=$work/$name.onnx" >"$work/$name.log" 2>&1 ||
+  "$weft" submit "$work/lora.yaml" --set placement.stages=2 "${more[@]}" --set "output=$work/$name.onnx" >"$work/$name.log" 2>&1 ||
     fail "$what: $(cat "$work/$name.log")"
   sent=$(sed -n 's/^sent \([0-9.]* [KMGi]*B\) .*/\1/p' "$work/$name.log")
   row "$what" "$sent" "$({ stage_of a; stage_of b; } | awk '$1 == "all" { none = 1 } { of += $1; read += $2 } END { if (none) print "all"; else printf "%.1f MiB", (of - read) / 1048576 }')" "$(seconds_between_states loading running)"
