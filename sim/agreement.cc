@@ -169,6 +169,7 @@ Result<HashAgreement::Difference> HashAgreement::mean_of(size_t index, const Out
     mean.add(one.value, now.steps[one.replica] * assignment_->training.batch_size);
     squares += one.square;
   }
+  if (static_cast<ptrdiff_t>(added.size()) != wanted) mean.add(0, 1);  // the bug: as if they had a part
   return Difference{mean.take(), added.empty() ? 0 : squares / static_cast<double>(added.size())};
 }
 

@@ -313,8 +313,6 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       else
         finish_step(now, outcome);
       break;
-    case TaskKind::Reduce:
-      break;
     case TaskKind::Gather:
       sums_.finish(task.key.step);
       break;
@@ -332,9 +330,10 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
     case TaskKind::Snapshot:
       pop_command();  // its upload goes on beside the next steps
       break;
-    case TaskKind::Pass:
+    case TaskKind::Reduce:  // the sums that it makes are sent
+    case TaskKind::Pass:    // of a stage that serves, which has another script
     case TaskKind::Begin:
-      break;  // of a stage that serves, which has another script
+      break;
   }
   drop_carried_out();
 }

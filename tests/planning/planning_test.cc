@@ -184,9 +184,9 @@ TEST_F(PlanningOfJobs, SubmissionsThatWaitAreBounded) {
 
 TEST_F(PlanningOfJobs, OnlyPeersThatKeepSlotsInEightBitsSuitAJobThatHasThem) {
   start();
-  const auto checked = check(jobs_.submit("gpt3", {"optimizer.slots=int8", "sync={every: 3}"}))->wait();
+  const auto checked = check(jobs_.submit("gpt3", {"optimizer.slots=int8"}))->wait();
   ASSERT_TRUE(checked.has_value()) << checked.error().message;
-  EXPECT_EQ(checked->peer_minor, proto::kProtocolMinorOfCodedSlots) << "above that of local steps";
+  EXPECT_EQ(checked->peer_minor, proto::kProtocolMinorOfCodedSlots);
 }
 
 TEST_F(PlanningOfJobs, NoPeersIsNoReasonToStartAProcess) {
