@@ -51,7 +51,10 @@ constexpr std::array kLies = {
 
 // Huge differences others can compare only where all else is well; and where what replicas say of a snapshot
 // differs the job ends.
-const std::set<Lie> kNotAmongReplicas = {Lie::HugeDifferences, Lie::HugeMeans, Lie::RandomHashes};
+constexpr std::array kNotAmongReplicas = {Lie::HugeDifferences, Lie::HugeMeans, Lie::RandomHashes};
+bool is_among_replicas(Lie lie) {
+  return std::find(kNotAmongReplicas.begin(), kNotAmongReplicas.end(), lie) == kNotAmongReplicas.end();
+}
 
 bool is_report(const proto::Message& message) {
   return std::holds_alternative<proto::StepReport>(message) ||
@@ -77,7 +80,7 @@ Liar::Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas) : draw_(see
   }
   std::vector<Lie> refused;
   for (const LieName& lie : kLies)
-    if (!lie.is_believed && (of_replicas ? !kNotAmongReplicas.contains(lie.lie) : !lie.is_of_replicas))
+    if (!lie.is_believed && (of_replicas ? is_among_replicas(lie.lie) : !lie.is_of_replicas))
       refused.push_back(lie.lie);
   for (uint64_t count = draw_.between(1, 3); count > 0; --count)
     script_.push_back(refused[draw_.below(refused.size())]);

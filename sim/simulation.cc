@@ -86,7 +86,7 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     broker.broker.measures_links = options.seed % 2 == 0;
     if (copies_stay(options))
       broker.broker.run.copy_rate = kSlowCopies,
-      broker.broker.slowest_bytes_per_second = kSlowCopies / kCopiesInLine;
+      broker.broker.slowest_bytes_per_second = double{kSlowCopies} / kCopiesInLine;
   }
   if (options.drift) {
     broker.plans_by_pace = broker.broker.measures_links = true;

@@ -91,7 +91,7 @@ Status follow(const dag::Recipe& recipe, const ReadSource& source, const data::B
   const data::ByteSink take = [&](std::span<const std::byte> part) {
     return rounded ? rounded->pass(part, sink) : sink(part);
   };
-  const Status read = source([&](std::span<const std::byte> bytes) -> Status {
+  Status read = source([&](std::span<const std::byte> bytes) -> Status {
     WEFT_TRY_STATUS(taken.pass(bytes, take));
     if (!taken.is_complete()) return {};
     return fail(ErrorCode::Cancelled, "the rest of the source is not wanted");
