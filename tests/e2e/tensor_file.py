@@ -4,9 +4,11 @@
     tensor_file.py split FILE FOLDER N PREFIX    as N files with an index, each name with PREFIX in front
     tensor_file.py transpose FILE NEW      with each matrix the other way round
     tensor_file.py halve FILE NEW          the same with float32 cut to bfloat16
+    tensor_file.py spoil FILE              other numbers in place, of the same size and time
 """
 import array
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -109,5 +111,13 @@ def halve(path, new):
     pathlib.Path(new).write_bytes(packed({name: halved(transposed(tensor)) for name, tensor in read(path).items()}))
 
 
+def spoil(path):
+    before, raw = os.stat(path), bytearray(pathlib.Path(path).read_bytes())
+    data = 8 + int.from_bytes(raw[:8], "little")
+    raw[data:] = bytes(byte ^ 1 for byte in raw[data:])
+    pathlib.Path(path).write_bytes(raw)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 if __name__ == "__main__":
-    {"check": check, "split": split, "transpose": transpose, "halve": halve}[sys.argv[1]](*sys.argv[2:])
+    {"check": check, "split": split, "transpose": transpose, "halve": halve, "spoil": spoil}[sys.argv[1]](*sys.argv[2:])
