@@ -90,13 +90,36 @@ std::string Availability::describe_others(const Job& job) const {
   return text;
 }
 
+namespace {
+// In which the peer had a part, if what the job goes on from has what it learnt there and it holds that
+// still.
+std::optional<uint32_t> replica_held(const Job& job, const PeerId& peer) {
+  const PlannedRun* plan = job.crew() != nullptr ? job.crew()->plan.get() : job.previous.plan.get();
+  const CheckpointCommitted* point = job.points.newest();
+  if (plan == nullptr || !plan->local_steps || point == nullptr || !point->local) return std::nullopt;
+  const auto at = std::find_if(plan->stages.begin(), plan->stages.end(),
+                               [&](const PlannedStage& stage) { return stage.peer == peer; });
+  if (at == plan->stages.end()) return std::nullopt;
+  const uint32_t replica = at->assignment->seat.replica;
+  const replicas::Inherited& inherited = point->local->inherited;
+  const auto& left_out = inherited.left_out;
+  const bool is_heir =
+      !inherited.sets.empty() && (replica >= inherited.sets.size() || inherited.sets[replica] != replica);
+  if (is_heir || std::find(left_out.begin(), left_out.end(), replica) != left_out.end()) return std::nullopt;
+  const auto& holders = job.points.holders;
+  const bool holds = std::any_of(holders.begin(), holders.end(),
+                                 [&](const auto& blob) { return blob.second.contains(peer); });
+  return job.points.is_direct() && !holds ? std::nullopt : std::optional(replica);
+}
+}  // namespace
+
 std::vector<Candidate> Availability::of(const Job& job, bool own) const {
   std::vector<Candidate> free;
   const std::map<std::string, double> usual = pool_.usual_times();
   for (const auto& [id, peer] : pool_.peers())
     if (!why_not(peer, job, own)) {
       const bool is_shared = peer.stages.size() > (peer.works_on(job.number()) ? 1 : 0);
-      free.push_back({id, peer.name, left_of(peer, job.number())});
+      free.push_back({id, peer.name, left_of(peer, job.number()), replica_held(job, id)});
       slow_down(free.back().device.rates, Pool::times_of(peer, usual) * (is_shared ? kTimesShared : 1));
     }
   return free;

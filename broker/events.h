@@ -143,6 +143,8 @@ struct Candidate {
   PeerId peer{};
   std::string name{};
   proto::DeviceReport device{};
+  // In which it had a part, and what it learnt it holds still: of those that the job goes on from.
+  std::optional<uint32_t> replica{};
 };
 struct StartPlanning {
   proto::JobNumber job = 0;
@@ -153,6 +155,7 @@ struct StartPlanning {
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
   uint32_t microbatch_size = 0;                     // of a run before, which it keeps; 0: none has run
   bool checkpoint_is_direct = false;                // peers alone have it
+  bool may_follow = false;         // who lacks it may follow those that have it (replicas::ReplicaTerms)
   std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms), which it keeps
   uint32_t gentler = 0;            // than the planner's links would be (plan::Compression)
   // When only peers change: the plan before, whose stages stay as they are; stage s goes to

@@ -164,6 +164,11 @@ void Recovery::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto
   }
   const phase::Running* running = job.running();
   if (running != nullptr && !running->crew.stages[stage].here) return recover(job, what);
+  // Of a follower: whoever was to give it something has gone.
+  if (running != nullptr && running->run->followers().has(stage) && lacks_tensors) {
+    if (!leave_out(job, peer, what)) recover(job, what);
+    return;
+  }
   if (!failed.unreachable) {
     job.losses.excluded.insert(peer.id);
     pool_.failed_stage(peer);

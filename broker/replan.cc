@@ -35,6 +35,7 @@ bool Replanning::may_grow(const Job& job) const {
 
 void Replanning::look_at(Job& job) {
   const phase::Running& at = *job.running();
+  if (!at.run->followers().empty()) return;  // it is planned anew once they are there
   if (!job.drift.is_time(step_.now.monotonic, steps_made(*at.run), may_grow(job))) return;
   if (const auto before = job.drift.take_disappointment()) {
     char text[160];
@@ -54,11 +55,10 @@ void Replanning::look_at(Job& job) {
   step_.effect(Reconsider{std::move(request), at.crew.plan, std::move(placed)});
 }
 
-// Seconds: a snapshot, and fetching it elsewhere. Where it stays with the replicas who comes fetches about what
-// the first ones did.
+// Seconds: a snapshot, and fetching it elsewhere. Where it stays with the replicas who comes fetches about
+// what the first ones did.
 double Replanning::cost_of_move(const Job& job) const {
-  if (job.running()->run->do_copies_stay())
-    return kMoveSeconds + 2 * seconds(job.running()->loading_took);
+  if (job.running()->run->do_copies_stay()) return kMoveSeconds + 2 * seconds(job.running()->loading_took);
   const double rate =
       options_.run.copy_rate > 0 ? static_cast<double>(options_.run.copy_rate) : kRateUnlimited;
   const PlannedRun& plan = *job.crew()->plan;

@@ -171,6 +171,7 @@ StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate>
   request.cluster = probes_.cluster_of(request.candidates);
   if (const CheckpointCommitted* point = job.points.newest()) request.checkpoint = *point;
   request.checkpoint_is_direct = job.points.is_direct();
+  request.may_follow = job.points.stays();
   request.microbatch_size = job.microbatch_size;
   request.shares = job.shares;
   request.gentler = job.gentler;
@@ -305,8 +306,7 @@ void Scheduler::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool
     event.seconds = seconds(plan.predicted_step);
     if (plan.training.steps > 0 && event.seconds > 0)
       event.samples_per_second =
-          static_cast<double>(uint64_t{plan.training.batch_size} * InnerSteps(plan).replicas()) /
-          event.seconds;
+          static_cast<double>(uint64_t{plan.training.batch_size} * InnerSteps(plan).makers()) / event.seconds;
     book_.emit(job, std::move(event));
   }
   step_.effect(OpenFeed{job.number(), plan.data_key, {}});
@@ -328,8 +328,14 @@ void Scheduler::send_stage(const Job& job, const PlannedStage& stage, const Stat
 
 void Scheduler::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
   phase::Loading* loading = job.loading();
-  if (loading == nullptr) return;
+  if (loading == nullptr) {
+    if (!ready.follows) runs_.on_followed(job, stage);
+    return;
+  }
   Crew& crew = loading->crew;
+  crew.stages[stage].has_all = !ready.follows;
+  // Without what it begins with only a follower is of use.
+  if (ready.follows && !is_follower(*crew.plan->stages[stage].assignment)) return;
   crew.stages[stage].ready = true;
   keep_memory(pool_, job, stage, ready.persistent, ready.microbatch);
   const bool may_have_more = pool_.at(crew.plan->stages[stage].peer).device.stages > 1;

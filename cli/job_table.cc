@@ -67,14 +67,18 @@ std::string line_of_evaluation(const proto::JobStatus& job) {
 }
 
 // "2 replicas, 30 and 10 steps a round; agreed after step 240, 12s ago"; of many that make as many, the
-// number.
+// number. Those that make none follow the others.
 std::string line_of_replicas(const proto::JobStatus& job) {
-  const std::vector<uint64_t>& steps = job.replicas.steps;
+  std::vector<uint64_t> steps = job.replicas.steps;
+  const size_t followers = std::erase(steps, 0);
   std::string text = fmt::format("{} {}, ", steps.size(), steps.size() == 1 ? "replica" : "replicas");
   const bool equal = std::all_of(steps.begin(), steps.end(), [&](uint64_t own) { return own == steps[0]; });
   for (size_t r = 0; r < (equal ? 1 : steps.size()); ++r)
     text += (r == 0 ? "" : r + 1 == steps.size() ? " and " : ", ") + std::to_string(steps[r]);
-  text += equal && steps.size() > 1 ? " steps a round each; " : " steps a round; ";
+  text += equal && steps.size() > 1 ? " steps a round each" : " steps a round";
+  if (followers > 0)
+    text += fmt::format("; {} more {} what they have", followers, followers == 1 ? "fetches" : "fetch");
+  text += "; ";
   if (job.replicas.agreed_step == 0) return text + "not agreed yet";
   return text + fmt::format("agreed after step {}, {} ago", job.replicas.agreed_step,
                             format_duration(job.replicas.seconds_since_agreement));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace weft::plan {
@@ -52,7 +53,15 @@ double line_of(const ClusterView& cluster, uint32_t device, const std::vector<ui
 
 }  // namespace
 
-void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors) {
+double rate_to(const ClusterView& cluster, uint32_t device, const std::vector<uint32_t>& others) {
+  double best = 0;
+  for (const uint32_t other : others)
+    if (other != device) best = std::max(best, cluster.link(other, device).bytes_per_second);
+  return std::min(best, cluster.devices()[device].downlink);
+}
+
+void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
+                 const std::vector<uint32_t>& followers) {
   std::vector<uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
@@ -61,13 +70,14 @@ void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors) {
   for (const uint32_t t : order) {
     AgreedLoad& tensor = tensors[t];
     if (tensor.devices.size() < 2) continue;
-    double least = 0;
+    std::optional<double> least;
     for (uint32_t replica = 0; replica < tensor.devices.size(); ++replica) {
+      if (std::binary_search(followers.begin(), followers.end(), replica)) continue;
       const uint32_t device = tensor.devices[replica];
       const auto [line, fresh] = lines.try_emplace(device, 0);
       if (fresh) line->second = line_of(cluster, device, tensor.devices);
       const double seconds = (taken[device] + static_cast<double>(tensor.bytes.value)) / line->second;
-      if (replica > 0 && seconds >= least) continue;
+      if (least && seconds >= *least) continue;
       least = seconds;
       tensor.owner = replica;
     }

@@ -19,7 +19,11 @@ struct AgreedLoad {
 
 // Gives each an owner: the largest first, to the replica whose device then has least to take in, by what its
 // line carries.
-void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors);
+// `followers`, ascending, own none: they have yet to be given what the others have.
+void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
+                 const std::vector<uint32_t>& followers = {});
+// Bytes a second that a device takes in, at the best that one of the others lets it have.
+double rate_to(const ClusterView& cluster, uint32_t device, const std::vector<uint32_t>& others);
 
 // First all differences, then all means: as long as the busiest line or link takes, and a latency each way.
 double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors);

@@ -75,8 +75,9 @@ std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, si
                                  std::to_string(request.ranges) + " ranges of microbatches"
       : plan.shares.empty() ? ""
                             : ", makes " + std::to_string(plan.shares[replica]) + " in a round";
+  const bool follows = std::binary_search(plan.followers.begin(), plan.followers.end(), replica);
   return "replica " + std::to_string(replica + 1) + ": a step takes " + show(own.predicted_step) + " on " +
-         names + share;
+         names + share + (follows ? ", once it has been given what the others have" : "");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "plan/groupings.h"
 #include "plan/kinds.h"
 #include "plan/owners.h"
+#include "plan/places.h"
 #include "plan/plan.h"
 #include "plan/refusal.h"
 
@@ -69,8 +70,9 @@ class ReplicasSearch {
     std::vector<AgreedLoad> loads;
     std::vector<uint64_t> shares;  // by replica
     std::vector<uint32_t> ranges;  // likewise
-    double agreement = 0;          // seconds
-    double step = 0;               // of the run: seconds for one of all replicas' steps
+    std::vector<uint32_t> followers;
+    double agreement = 0;  // seconds
+    double step = 0;       // of the run: seconds for one of all replicas' steps
     size_t seats = 0;
     bool equal_bits = true;
   };
@@ -168,10 +170,45 @@ class ReplicasSearch {
     return plans_.emplace(std::pair(group, ranges), std::move(plan)).first->second;
   }
 
-  void consider(const Groups& groups) {
-    if (groups.size() != count_) return;
-    if (!request_.pipeline.pins.empty() && groups.front().size() != cluster_.devices().size()) return;
+  // Replicas that have shares by their numbers keep to these.
+  Groups in_their_places(const Groups& groups) const {
+    if (request_.before.empty() || adds_gradients() || !request_.shares.empty()) return groups;
+    Groups ordered;
+    for (const uint32_t group : places_of(groups, request_.before)) ordered.push_back(groups[group]);
+    return ordered;
+  }
+
+  // Who cannot be given what the others have in a moment, where some have all of it.
+  std::vector<uint32_t> followers_of(const Groups& groups) const {
+    constexpr double kMoment = 5;  // seconds
+    std::vector<uint32_t> followers;
+    if (!request_.may_follow || !are_there(groups.front(), request_.before)) return followers;
+    Group givers;
+    for (uint32_t device = 0; device < cluster_.devices().size(); ++device)
+      if (are_there({device}, request_.before)) givers.push_back(device);
+    double bytes = 0;  // weights, their momentum, the optimizer's slots
+    for (const AgreedWeight& weight : weights_) {
+      const dag::Graph& graph = *request_.pipeline.graph;
+      const dag::TensorSpec& spec = graph.spec(graph.find_initializer(weight.name)->value);
+      bytes += static_cast<double>(2 * spec.bytes().value + request_.pipeline.beside().bytes(spec));
+    }
+    for (uint32_t replica = 0; replica < groups.size(); ++replica) {
+      double slowest = 0;
+      for (const uint32_t device : groups[replica])
+        if (!are_there({device}, request_.before))
+          slowest = std::max(slowest, bytes / static_cast<double>(groups[replica].size()) /
+                                          rate_to(cluster_, device, givers));
+      if (slowest > kMoment) followers.push_back(replica);
+    }
+    return followers;
+  }
+
+  void consider(const Groups& proposed) {
+    if (proposed.size() != count_) return;
+    if (!request_.pipeline.pins.empty() && proposed.front().size() != cluster_.devices().size()) return;
+    const Groups groups = in_their_places(proposed);
     Found found;
+    found.followers = followers_of(groups);
     if (adds_gradients() && count_ > 1) found.ranges = deal_ranges(groups);
     for (size_t replica = 0; replica < groups.size(); ++replica) {
       const Result<Plan>& plan = plan_of(groups[replica], found.ranges.empty() ? 0 : found.ranges[replica]);
@@ -313,7 +350,7 @@ class ReplicasSearch {
       for (uint32_t replica = 0; replica < stages.size(); ++replica)
         load.devices.push_back(found.plans[replica]->stages[stages[replica]].devices.front());
     }
-    deal_owners(cluster_, found.loads);
+    deal_owners(cluster_, found.loads, found.followers);
     found.agreement = agreement_seconds(cluster_, found.loads);
   }
 
@@ -350,6 +387,7 @@ class ReplicasSearch {
     for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
     answer.shares = found.shares;
     answer.ranges = found.ranges;
+    answer.followers = found.followers;
     if (adds_gradients() && found.ranges.empty()) return as_pipeline(answer.replicas.front());
     answer.agreed = weights_;
     for (size_t i = 0; i < weights_.size(); ++i) {

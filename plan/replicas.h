@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct ReplicasRequest {
   // replica computes some that are neighbours (dag/gradient_order.h). There are at most so many replicas, and
   // all are of devices of one kind, for their weights must not come apart. 0: local steps.
   uint32_t ranges = 0;
+  // By device, of local steps: the replica in which it had a part, of a run that goes on, and whose state it
+  // holds; empty: it begins. A replica keeps its number where it can.
+  std::vector<std::optional<uint32_t>> before{};
+  // Who needs long to be given that state follows the others until then (ReplicasPlan::followers).
+  bool may_follow = false;
   bool compares = false;    // with one pipeline over all devices, for the explanation
   bool only_alone = false;  // looks at replicas of one device each alone, which is quick
 };
@@ -47,8 +53,11 @@ struct ReplicasPlan {
   std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
   std::vector<uint32_t> ranges{};      // of replicas that add gradients, by replica; empty: one pipeline
-  Duration agreement{};                // what one takes
-  Duration round{};                    // in which the slowest makes its steps between two; or one step
+  // Ascending, never all: replicas that make no step yet, for what the others have is still on its way to
+  // them, which takes longer than a moment.
+  std::vector<uint32_t> followers{};
+  Duration agreement{};  // what one takes
+  Duration round{};      // in which the slowest makes its steps between two; or one step
   // In which they make one step each, on average, with its part of an agreement; or one step together.
   Duration predicted_step{};
   std::vector<std::string> explanation{};

@@ -67,6 +67,7 @@ struct Command {
   bool direct = false;
   bool stays = false;            // of a direct one: nobody fetches it. For the broker, after a restart
   replicas::LeftOut left_out{};  // of LeaveOut
+  bool with_followers = false;   // of a snapshot: stages of followers have a part in it, too
 };
 // With clip_norm, and where steps may be skipped: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {

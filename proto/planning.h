@@ -26,17 +26,20 @@ struct PlanCandidate {
   PeerId peer{};
   std::string name{};
   DeviceReport device{};
+  // In which it had a part, and what it learnt it holds still: of those that the job goes on from.
+  std::optional<uint32_t> replica{};
 };
 
 struct PlanQuestion {
   PlanTask task = PlanTask::Check;
   JobNumber job = 0;
   PlanVersion plan_version = 0;
-  uint32_t microbatch_size = 0;  // of a run before; 0: none has run
+  uint32_t microbatch_size = 0;    // of a run before; 0: none has run
   std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms)
   uint32_t gentler = 0;
   bool is_first = false;  // it was never planned before
   bool has_checkpoint = false;
+  bool may_follow = false;  // who lacks what it has may follow those that have it
   std::vector<PlanCandidate> candidates{};
   plan::ClusterView cluster{};  // of the candidates, in that order
 };

@@ -46,6 +46,10 @@ struct StageReady {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   Bytes persistent{}, microbatch{};  // device memory taken; of one microbatch in flight
+  // Of a follower (replicas::ReplicaTerms): what the others have is still on its way. It says so once more,
+  // without this, when all of that is there and what they have agreed on since is taken; and each time that
+  // it resumes after that.
+  bool follows = false;
 };
 // The answer to ResumeStage. Every report that may not have been settled follows, in order.
 struct StageResumed {
@@ -161,8 +165,8 @@ struct ReplicasLeftOut {
   // agreement in which they have a part.
   bool too_late = false;
 };
-// Instead of a mean, or of taking means: what a replica has sent is not added up, or not taken. The stage does
-// neither until the run goes on without that replica.
+// Instead of a mean, or of taking means: what a replica has sent is not added up, or not taken. The stage
+// does neither until the run goes on without that replica.
 struct DifferenceRefused {
   JobNumber run = 0;
   PlanVersion plan_version = 0;

@@ -155,9 +155,15 @@ struct MicrobatchShare {
 MicrobatchShare microbatches_of(const AssignStage& assign);
 // Whether snapshots are made of the stage: where all replicas have the same state, of those of the first one.
 inline bool keeps_state(const AssignStage& assign) { return !assign.exact || assign.seat.replica == 0; }
+// Of a replica that makes no step yet: what the others have is still on its way.
+inline bool is_follower(const AssignStage& assign) {
+  return assign.local && assign.local->steps.terms.follows(assign.seat.replica);
+}
 // Whether it makes a copy that stays with the stages, or goes elsewhere: each of those replicas keeps its
-// own.
-inline bool keeps_copy(const AssignStage& assign, bool stays) { return stays || keeps_state(assign); }
+// own; a follower only `with_followers`.
+inline bool keeps_copy(const AssignStage& assign, bool stays, bool with_followers) {
+  return (stays || keeps_state(assign)) && (with_followers || !is_follower(assign));
+}
 // Which step of the run the seat's replica makes in a step of its script: that one, or with local steps its
 // own of that inner step; nothing where it has none left.
 struct StepOfRun {

@@ -14,6 +14,8 @@ namespace weft::replicas {
 struct LeftOut {
   std::vector<uint32_t> replicas{};  // ascending
   uint32_t owner = 0;                // who takes the means in their place: none of them
+  // At an agreement, which begins again with each that made steps: so many of them did.
+  uint32_t attempt = 0;
 
   bool has(uint32_t replica) const { return std::binary_search(replicas.begin(), replicas.end(), replica); }
   bool includes(const LeftOut& other) const {

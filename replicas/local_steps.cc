@@ -1,6 +1,7 @@
 #include "replicas/local_steps.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/check.h"
 
@@ -32,7 +33,7 @@ uint64_t made_in(const LocalSteps& local, const OuterRound& round, uint32_t repl
   const uint64_t own = round.steps[replica];
   if (local.terms.shares.empty()) return std::min(inner, own);
   const uint64_t most = most_of(round);
-  return (inner * own + most - 1) / most;
+  return std::min(own, (inner * own + most - 1) / most);
 }
 
 OuterRound round_after(const LocalSteps& local, uint64_t steps_before) {
@@ -54,6 +55,13 @@ bool can_be_given_again(const LocalSteps& local) {
   return dealt <= local.steps && next <= dealt + 1;
 }
 
+// Of the replicas, and not all of them.
+bool are_some(const ReplicaTerms& terms) {
+  const auto& followers = terms.followers;
+  return std::adjacent_find(followers.begin(), followers.end(), std::greater_equal<>()) == followers.end() &&
+         followers.size() < terms.count && (followers.empty() || followers.back() < terms.count);
+}
+
 }  // namespace
 
 bool is_valid(const LocalSteps& local) {
@@ -61,7 +69,7 @@ bool is_valid(const LocalSteps& local) {
   const ReplicaTerms& terms = local.terms;
   if (!terms.are_local() || terms.every > kMax / kReplicasMax || terms.count < 1 ||
       terms.count > kReplicasMax || terms.settle_every < 1 || terms.settle_every > kSettleEveryMax ||
-      local.steps > kMax || local.begun_after > local.steps || !can_be_given_again(local))
+      local.steps > kMax || local.begun_after > local.steps || !are_some(terms) || !can_be_given_again(local))
     return false;
   if (terms.shares.empty()) return true;
   const auto [least, most] = std::minmax_element(terms.shares.begin(), terms.shares.end());
@@ -190,7 +198,10 @@ void add_rounds(const Begun& plan, uint64_t end, const std::vector<uint32_t>& le
     if (made.made() < end) continue;
     const size_t from = rounds.size() - made.rounds.size();
     made.rounds.front().inherited = rounds[from].inherited;
-    for (OuterRound& each : made.rounds) each.inherited.returns_are_lost = true;  // some went with them
+    const bool owed = std::any_of(left_out.begin(), left_out.end(),
+                                  [&](uint32_t replica) { return !local.terms.follows(replica); });
+    if (owed)  // some went with them
+      for (OuterRound& each : made.rounds) each.inherited.returns_are_lost = true;
     std::move(made.rounds.begin(), made.rounds.end(), rounds.begin() + static_cast<ptrdiff_t>(from));
     return;
   }

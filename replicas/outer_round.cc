@@ -14,7 +14,8 @@ namespace {
 
 // share * left / all, rounded down.
 uint64_t share_of(const ReplicaTerms& terms, uint32_t replica, uint64_t left) {
-  return terms.shares.empty() ? left / terms.count : terms.shares[replica] * left / terms.steps_a_round();
+  if (terms.shares.empty()) return terms.follows(replica) ? 0 : left / terms.makers();
+  return terms.share(replica) * left / terms.steps_a_round();
 }
 
 // When the replica has made so many steps.

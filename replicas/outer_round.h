@@ -65,7 +65,7 @@ struct OuterRound {
 };
 
 // The round after `steps_before`: each replica's share or, of the last one, as much of it as of all others',
-// the first replicas having one more where it does not come out even.
+// the first replicas having one more where it does not come out even; followers have none.
 // REQUIRES: terms.are_local(), count >= 1, shares of as many replicas, steps_before < steps_in_all.
 OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t steps_in_all);
 

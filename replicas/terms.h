@@ -1,8 +1,8 @@
 // What a job says of its replicas: copies of the model that learn side by side.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "compress/codec.h"
@@ -40,13 +40,27 @@ struct ReplicaTerms {
   // Of local steps. 1: all have the same weights after each round. More: a round's agreement travels while
   // the next round is made (OuterRound::overlaps), and they have the same weights every so many rounds.
   uint64_t settle_every = 1;
+  // Ascending, fewer than there are: replicas that make no step yet. What the others have agreed on is still
+  // on its way to them, and they take what these agree on meanwhile. Of local steps.
+  std::vector<uint32_t> followers{};
 
   bool overlap() const { return settle_every > 1; }
   bool are_local() const { return every > 0; }
-  uint64_t share(uint32_t replica) const { return shares.empty() ? every : shares[replica]; }
+  bool follows(uint32_t replica) const {
+    return std::binary_search(followers.begin(), followers.end(), replica);
+  }
+  // Those that make steps.
+  uint32_t makers() const { return count - static_cast<uint32_t>(followers.size()); }
+  uint64_t share(uint32_t replica) const {
+    if (follows(replica)) return 0;
+    return shares.empty() ? every : shares[replica];
+  }
   // Steps of a round that all replicas make.
   uint64_t steps_a_round() const {
-    return shares.empty() ? every * count : std::accumulate(shares.begin(), shares.end(), uint64_t{0});
+    if (shares.empty()) return every * makers();
+    uint64_t steps = 0;
+    for (uint32_t replica = 0; replica < count; ++replica) steps += share(replica);
+    return steps;
   }
   bool operator==(const ReplicaTerms&) const = default;
 };

@@ -184,7 +184,7 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
     if (owner_of(i, task) != seat()) continue;
     Held& held = held_[i];
     const uint32_t number = weights_[i].tensor->number;
-    if (task.left_out) held.return_residue = 0;
+    if (task.attempt() > 0) held.return_residue = 0;
     held.owes_returns = true;
     WEFT_TRY(const Difference mean, mean_of(i, counted, here, differences));
     const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);

@@ -16,7 +16,8 @@ constexpr const char* kUsage =
     "weft-sim --seed S --peers N --drift drop|roam|sway [--stay]\n"
     "weft-sim --seed S --peers N --slow direct|relayed|unforeseen\n"
     "weft-sim --seed S --peers N --liars PERCENT [--lie NAME] [--no-faults]\n"
-    "weft-sim --seed S --peers N --replicas [--liars PERCENT] [--lie NAME] [--no-faults] [--bug NAME]\n"
+    "weft-sim --seed S --peers N --replicas|--followers [--liars PERCENT] [--lie NAME] [--no-faults] [--bug "
+    "NAME]\n"
     "weft-sim --list-bugs | --list-lies\n"
     "Runs the broker's and the peers' state machines on a virtual clock, with faults drawn from the seed.\n"
     "--minutes: how long faults go on, in virtual time. --drift: no faults, but lines that change while a "
@@ -66,6 +67,8 @@ Arguments parse(int argc, char** argv) {
       arguments.simulation.chaos = std::chrono::minutes(number());
     } else if (option == "--no-faults") {
       arguments.simulation.faults = false;
+    } else if (option == "--followers") {
+      arguments.simulation.replicas = arguments.simulation.followers = true;
     } else if (option == "--replicas") {
       arguments.simulation.replicas = true;
     } else if (option == "--drift") {
@@ -160,22 +163,27 @@ int main(int argc, char** argv) {
                   result.counts.plans, result.counts.resumed, result.counts.checkpoints, virtual_seconds,
                   wall, virtual_seconds / wall, result.notes, result.trace_hash);
     if (options.replicas && !arguments.quiet)
-      std::printf(
-          "seed %" PRIu64 ": %" PRIu64 " agreements, %" PRIu64 " left out, %" PRIu64 " given again, %" PRIu64
-          " grown, %" PRIu64 " shrunk, %" PRIu64 " inherited, %" PRIu64 " copies kept\n",
-          options.seed, result.replicas.agreements, result.replicas.left_out, result.replicas.given_again,
-          result.replicas.grown, result.replicas.shrunk, result.replicas.inherited, result.replicas.kept);
+      std::printf("seed %" PRIu64 ": %" PRIu64 " agreements, %" PRIu64 " left out, %" PRIu64
+                  " given again, %" PRIu64 " grown, %" PRIu64 " shrunk, %" PRIu64 " inherited, %" PRIu64
+                  " copies kept, %" PRIu64 " followed, %" PRIu64 " caught up\n",
+                  options.seed, result.replicas.agreements, result.replicas.left_out,
+                  result.replicas.given_again, result.replicas.grown, result.replicas.shrunk,
+                  result.replicas.inherited, result.replicas.kept, result.replicas.followed,
+                  result.replicas.caught_up);
     if (result.failure) {
       std::printf("%s\nThe last events (time, what, numbers as sim/world.h names them):\n%s",
                   result.failure->c_str(), result.last_notes.c_str());
-      std::printf(
-          "violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64
-          " --peers %u%s%s%s%s%s%s\n",
-          result.failure->c_str(), s + 1, options.seed, options.peers,
-          options.chaos ? (" --minutes " + std::to_string(*options.chaos / std::chrono::minutes(1))).c_str()
-                        : "",
-          options.replicas ? " --replicas" : "", options.faults ? "" : " --no-faults",
-          arguments.bug.empty() ? "" : " --bug ", arguments.bug.c_str(), again_with_liars(arguments).c_str());
+      std::printf("violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64
+                  " --peers %u%s%s%s%s%s%s\n",
+                  result.failure->c_str(), s + 1, options.seed, options.peers,
+                  options.chaos
+                      ? (" --minutes " + std::to_string(*options.chaos / std::chrono::minutes(1))).c_str()
+                      : "",
+                  options.followers  ? " --followers"
+                  : options.replicas ? " --replicas"
+                                     : "",
+                  options.faults ? "" : " --no-faults", arguments.bug.empty() ? "" : " --bug ",
+                  arguments.bug.c_str(), again_with_liars(arguments).c_str());
       return 1;
     }
   }

@@ -152,6 +152,7 @@ void PeerHost::act(Effects effects) {
                      for (const Digest& blob : e.blobs) shell_.blobs.drop(blob);
                    },
                    [&](peer::MakeRunner& e) { tasks_.make_runner(e); },
+                   [&](peer::LoadRunner& e) { tasks_.load_runner(e); },
                    [&](peer::DropRunner&) {
                      if (shell_.stage) shell_.stage->runner.reset();
                      // Its uploads that have not begun are given up (BulkTransfers::cancel_puts).

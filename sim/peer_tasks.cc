@@ -12,10 +12,27 @@ bool is_fed_by_others(peer::TaskKind kind) {
 }
 }  // namespace
 
+bool PeerTasks::are_here(const proto::AssignStage& assignment) const {
+  return std::all_of(assignment.tensors.begin(), assignment.tensors.end(),
+                     [&](const auto& tensor) { return shell_.blobs.has(tensor.sha256); });
+}
+
+// Its hashes were in the assignment; that it has them from now on is what counts.
+void PeerTasks::load_runner(const peer::LoadRunner& effect) {
+  if (!are_here(*effect.assignment))
+    return shell_.world.fail("a follower is to be loaded with a tensor that is not here");
+  const Instant loaded =
+      device_.work(shell_.world.now(), shell_.draw.between(milliseconds(5), milliseconds(200)));
+  shell_.later(loaded - shell_.world.now(), [this, effect] {
+    if (shell_.has_stage(effect.generation)) loaded_ = effect.generation;
+    shell_.act(shell_.machine->on_runner_made(shell_.world.now(), effect.generation,
+                                              peer::RunnerSize{{1000}, {1000}}));
+  });
+}
+
 void PeerTasks::make_runner(const peer::MakeRunner& effect) {
-  for (const auto& tensor : effect.assignment->tensors)
-    if (!shell_.blobs.has(tensor.sha256))
-      return shell_.world.fail("a runner is to be made from a tensor that is not here");
+  if (!is_follower(*effect.assignment) && !are_here(*effect.assignment))
+    return shell_.world.fail("a runner is to be made from a tensor that is not here");
   shell_.begin_stage(effect.generation, effect.assignment);
   const Instant made =
       device_.work(shell_.world.now(), shell_.draw.between(milliseconds(5), milliseconds(200)));
@@ -34,6 +51,9 @@ void PeerTasks::make_runner(const peer::MakeRunner& effect) {
 void PeerTasks::run(const peer::RunTask& effect) {
   if (!shell_.has_stage(effect.generation) || !shell_.stage->runner)
     return shell_.world.fail("a task without a runner");
+  if (effect.task.kind == peer::TaskKind::Snapshot && is_follower(*shell_.stage->assignment) &&
+      loaded_ != effect.generation)
+    return shell_.world.fail("a snapshot of a follower that has nothing yet");
   const auto runner = shell_.stage->runner;
   HashRunner::Inputs inputs;
   if (effect.task.kind == peer::TaskKind::Segment) {

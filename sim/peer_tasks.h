@@ -17,10 +17,12 @@ class PeerTasks {
   bool hangs() const { return device_.hangs(shell_.world.now()); }
 
   void make_runner(const peer::MakeRunner& effect);
+  void load_runner(const peer::LoadRunner& effect);
   void run(const peer::RunTask& effect);
   void ask_device();
 
  private:
+  bool are_here(const proto::AssignStage& assignment) const;
   void finish(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
               const HashRunner::Inputs& inputs, Duration busy);
   void send_agreed(const peer::Task& task, std::vector<HashAgreement::Sent> sent);
@@ -29,6 +31,7 @@ class PeerTasks {
 
   PeerShell& shell_;
   SimDevice device_;
+  uint64_t loaded_ = 0;  // generation of the last follower that was
 };
 
 }  // namespace weft::sim

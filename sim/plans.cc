@@ -7,6 +7,7 @@
 #include "broker/place/pace.h"
 #include "broker/run/local_plan.h"
 #include "dag/state.h"
+#include "plan/places.h"
 
 namespace weft::sim {
 
@@ -161,13 +162,38 @@ std::vector<uint64_t> shares_of(const JobSpec& job, const broker::StartPlanning&
   return shares;
 }
 
+// Of a run that goes on: each keeps its number where it can, and who has nothing of it may follow.
+void put_in_their_places(const broker::StartPlanning& request, std::vector<JobSpec>& dealt,
+                         plan::ReplicasPlan& plan, Draw& draw) {
+  plan::Groups groups;
+  for (const plan::Plan& replica : plan.replicas) {
+    plan::Group& group = groups.emplace_back();
+    for (const plan::StagePlan& stage : replica.stages) group.push_back(stage.devices.front());
+  }
+  plan::ReplicasBefore before;
+  for (const broker::Candidate& candidate : request.candidates) before.push_back(candidate.replica);
+  const std::vector<JobSpec> specs = dealt;
+  const std::vector<plan::Plan> replicas = plan.replicas;
+  const std::vector<uint32_t> places = plan::places_of(groups, before);
+  for (uint32_t replica = 0; replica < places.size(); ++replica) {
+    dealt[replica] = specs[places[replica]];
+    plan.replicas[replica] = replicas[places[replica]];
+  }
+  if (!request.may_follow || !plan::are_there(groups[places.front()], before) || draw.one_in(5)) return;
+  for (uint32_t replica = 0; replica < places.size(); ++replica)
+    if (!plan::are_there(groups[places[replica]], before)) plan.followers.push_back(replica);
+}
+
 std::vector<plan::AgreedWeight> agree_about(const JobSpec& job, const std::vector<JobSpec>& dealt,
-                                            Draw& draw) {
+                                            const std::vector<uint32_t>& followers, Draw& draw) {
+  std::vector<uint32_t> owners;
+  for (uint32_t replica = 0; replica < dealt.size(); ++replica)
+    if (!std::binary_search(followers.begin(), followers.end(), replica)) owners.push_back(replica);
   std::vector<plan::AgreedWeight> agreed;
   for (const std::string& name : agreed_names(*graphs_of(job))) {
     plan::AgreedWeight& weight = agreed.emplace_back();
     weight.name = name;
-    weight.owner = static_cast<uint32_t>(draw.below(dealt.size()));
+    weight.owner = owners[draw.below(owners.size())];
     for (const JobSpec& replica : dealt)
       for (const broker::StagePiece& piece :
            graphs_of(replica)->programs.at(proto::ProgramKind::Train).pieces)
@@ -182,7 +208,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
                                                                 uint64_t secret, uint64_t copy_rate,
                                                                 uint64_t first) {
   Draw draw(secret, 0x6465616c);
-  WEFT_TRY(const std::vector<JobSpec> dealt, deal(job, request.candidates.size(), draw));
+  WEFT_TRY(std::vector<JobSpec> dealt, deal(job, request.candidates.size(), draw));
   plan::ReplicasPlan plan;
   plan.explanation = {"simulated"};
   uint64_t next = first;
@@ -197,11 +223,13 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
     plan.predicted_step = std::max(
         plan.predicted_step, std::chrono::milliseconds(1) + slowest * (job.microbatches + replica.stages));
   }
-  plan.agreed = agree_about(job, dealt, draw);
+  if (job.replicas_max > 0) put_in_their_places(request, dealt, plan, draw);
+  plan.agreed = agree_about(job, dealt, plan.followers, draw);
   plan.shares = shares_of(job, request, static_cast<uint32_t>(dealt.size()));
   replicas::LocalSteps local{.terms = replica_terms_of(job), .steps = job.steps};
   local.terms.count = static_cast<uint32_t>(dealt.size());
   local.terms.shares = plan.shares;
+  local.terms.followers = plan.followers;
   const auto graphs = graphs_of(dealt.front());
   const auto initial = initial_of(job, *graphs);
   const auto terms =

@@ -67,6 +67,8 @@ ReplicaLaws::Counts& ReplicaLaws::Counts::operator+=(const Counts& more) {
   shrunk += more.shrunk;
   inherited += more.inherited;
   kept += more.kept;
+  followed += more.followed;
+  caught_up += more.caught_up;
   return *this;
 }
 
@@ -141,6 +143,11 @@ ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto
   if (running_ && running_->terms.count > plan.local_steps->terms.count) ++counts_.shrunk;
   if (!plans_.back().inherited.is_whole()) ++counts_.inherited;
   if (!plan.local_steps->given_again.empty()) ++counts_.given_again;
+  if (!plan.local_steps->terms.followers.empty()) ++counts_.followed;
+  if (running_ && running_->terms.count == plan.local_steps->terms.count &&
+      !running_->terms.followers.empty() && plan.local_steps->terms.followers.empty() &&
+      plans_.back().inherited.is_whole())
+    ++counts_.caught_up;
   running_ = plan.local_steps;
   version_ = version;
   left_out_.reset();

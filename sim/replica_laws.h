@@ -42,6 +42,8 @@ class ReplicaLaws {
 
   struct Counts {
     uint64_t agreements = 0, left_out = 0, given_again = 0, grown = 0, shrunk = 0, inherited = 0, kept = 0;
+    uint64_t followed = 0,
+             caught_up = 0;  // runs that replicas followed; and plans that then dealt them steps
     Counts& operator+=(const Counts& more);
   };
   const Counts& counts() const { return counts_; }

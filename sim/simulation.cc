@@ -63,7 +63,7 @@ constexpr size_t kLiarsAmongReplicas = 2;
 constexpr uint64_t kSlowCopies = 100;
 constexpr uint64_t kCopiesInLine = 4;  // that one waits for
 bool copies_stay(const SimulationOptions& options) {
-  return options.replicas && mix(options.seed, 0x73746179) % 3 == 0;
+  return options.followers || (options.replicas && mix(options.seed, 0x73746179) % 3 == 0);
 }
 
 BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw) {
@@ -200,14 +200,14 @@ void Simulation::draw_replicas(JobSpec& job) {
   job.every = draw_.between(1, 6);
   const uint32_t most = std::min(5u, options_.peers - 1);
   job.replicas = static_cast<uint32_t>(draw_.between(2, most));
-  if (draw_.one_in(2)) {
+  if (draw_.one_in(2) || options_.followers) {
     job.replicas = static_cast<uint32_t>(draw_.between(1, 2));
     job.replicas_max = static_cast<uint32_t>(draw_.between(job.replicas + 1, 6));
   }
   job.has_shares = draw_.one_in(3);
   job.agreement.is_lossy = draw_.one_in(2);
   job.agreement.averages = draw_.one_in(3);
-  job.steps = draw_.between(20, 200);
+  job.steps = draw_.between(20, 200) * (options_.followers ? 3 : 1);
   if (const uint64_t overlaps = mix(options_.seed, 79); overlaps % 3 == 0)
     job.agreement.settle_every = 2 + overlaps / 3 % 4;
 }
@@ -219,7 +219,8 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
   options.bug = options_.bug;
   const bool one_kind = is_scenario() || options_.peers >= 32 || mix(options_.seed, 77) % 2 == 0;
   options.fingerprint = one_kind || seed % 4 != 0 ? "a" : "b";
-  options.reachable = options_.slow ? !options_.slow->relayed : options_.drift || seed % 5 != 0;
+  options.reachable =
+      options_.slow ? !options_.slow->relayed : options_.drift || options_.followers || seed % 5 != 0;
   options.promised = is_scenario() || options_.peers >= 32 ? 1000 : 700 + seed % 600;
   options.speed = options.promised;
   if (const auto liar = liars_.find(node); liar != liars_.end()) options.liar = liar->second;

@@ -29,6 +29,7 @@ struct StageAtWork {
   bool ready = false;
   bool here = true;       // false: its peer has to resume it first
   bool left_out = false;  // its replica was lost: the peer has it no more
+  bool has_all = true;    // when it was ready: a follower's stage may lack what the others have
   int64_t memory = 0;     // what it takes on a device, as its peer said
   WorkWindow work{};
   double times = 1;  // as it was planned with

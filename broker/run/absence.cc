@@ -42,7 +42,10 @@ bool Absence::are_linked(uint32_t owner, const std::vector<uint32_t>& lost) cons
 }
 
 bool Absence::can_be_without(uint32_t replica) const {
-  return inner_.are_local() && !has_replica(replica) && lost_.size() + 1 < inner_.replicas();
+  if (!inner_.are_local() || has_replica(replica)) return false;
+  for (uint32_t other = 0; other < inner_.replicas(); ++other)
+    if (other != replica && !has_replica(other) && !inner_.local()->terms.follows(other)) return true;
+  return false;
 }
 
 std::optional<LeftOut> Absence::without(uint32_t replica, uint64_t step) const {
@@ -64,7 +67,8 @@ std::optional<LeftOut> Absence::without(uint32_t replica, uint64_t step) const {
     return are_linked(left_out.owner, lost) ? std::optional(left_out) : std::nullopt;
   for (uint32_t owner = 0; owner < inner_.replicas(); ++owner) {
     left_out.owner = owner;
-    if (!left_out.has(owner) && are_linked(owner, left_out.replicas)) return left_out;
+    if (!left_out.has(owner) && !local->terms.follows(owner) && are_linked(owner, left_out.replicas))
+      return left_out;
   }
   return std::nullopt;
 }
@@ -117,15 +121,20 @@ replicas::Without Absence::made(uint64_t step) const {
   return replicas::without(*inner_.local(), step, is_without ? left_out_.replicas : std::vector<uint32_t>{});
 }
 
-void Absence::complete(CheckpointCommitted& snapshot) const {
+void Absence::complete(CheckpointCommitted& snapshot, const std::vector<bool>& followers) const {
   if (!snapshot.local) return;
   proto::LocalPoint& local = *snapshot.local;
   const bool is_begun = snapshot.step > inner_.local()->begun_after;
   local.given_again = is_begun ? made(snapshot.step).given_again : inner_.local()->given_again;
-  if (lost_.empty() || snapshot.step != step_) return;
+  std::vector<bool> gone = followers;
+  gone.resize(inner_.replicas(), false);
+  const bool have_all = std::find(gone.begin(), gone.end(), true) == gone.end();
+  if (lost_.empty() || snapshot.step != step_) {
+    if (!have_all) inherit(snapshot, gone, /*returns_are_lost=*/false);
+    return;
+  }
   local.steps -= steps_lost();
   local.inherited.left_out = left_out_.replicas;
-  std::vector<bool> gone(inner_.replicas(), false);
   for (const uint32_t replica : lost_) gone[replica] = true;
   // Of whoever was lost since the others agreed nobody has taken the place; nor the places that it had taken.
   bool returns_are_lost = false;

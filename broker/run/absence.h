@@ -50,8 +50,9 @@ class Absence {
   // A stage that came back says again what it answered.
   void on_resumed(uint32_t stage);
 
-  // What a snapshot after that step is, of those that are there.
-  void complete(CheckpointCommitted& snapshot) const;
+  // What a snapshot after that step is, of those that are there. `followers`, by replica: those that have no
+  // part in it; empty: none.
+  void complete(CheckpointCommitted& snapshot, const std::vector<bool>& followers) const;
   // The stage as whoever takes the lost ones' means, and keeps what is owed of them; and what the stages of
   // the run then may claim.
   proto::AssignStage taking_over(const proto::AssignStage& assignment) const;

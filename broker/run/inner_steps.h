@@ -23,6 +23,7 @@ class InnerSteps {
   bool are_local() const { return local_.has_value(); }
   const std::optional<replicas::LocalSteps>& local() const { return local_; }
   uint32_t replicas() const { return local_ ? local_->terms.count : 1; }
+  uint32_t makers() const { return local_ ? local_->terms.makers() : 1; }  // those that make steps
   uint32_t replica_of(const plan::Seat& seat) const {
     return local_ ? std::min(seat.replica, replicas() - 1) : 0;
   }

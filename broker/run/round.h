@@ -28,12 +28,13 @@ struct Round {
   bool gates = false;  // its step is committed only with it
   bool failed = false;
   bool direct = false;
-  bool stays = false;        // of a direct one: nobody fetches it
-  bool outlived = false;     // a stage came back to it
-  std::vector<bool> made{};  // by stage: it has reported its part of a direct one
-  Instant ready_at{};        // every stage had done its step
-  Instant made_at{};         // every stage had made its part
-  std::vector<bool> in{};    // by stage
+  bool stays = false;           // of a direct one: nobody fetches it
+  bool with_followers = false;  // their stages have a part in it
+  bool outlived = false;        // a stage came back to it
+  std::vector<bool> made{};     // by stage: it has reported its part of a direct one
+  Instant ready_at{};           // every stage had done its step
+  Instant made_at{};            // every stage had made its part
+  std::vector<bool> in{};       // by stage
   // By stage: how much of its part the broker has, as it last said; nothing: it has not begun.
   std::vector<std::optional<Bytes>> saved{};
   std::vector<proto::TensorReference> tensors{};         // each once

@@ -50,8 +50,9 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       claims_(claims_of(*plan_)),
       steps_(plan_, begin.after_step, begin.recorded),
       absence_(plan_),
+      followers_(*plan_),
       lateness_(*plan_),
-      rounds_(job, plan_, begin, options, absence_),
+      rounds_(job, plan_, begin, options, absence_, followers_),
       forward_(plan_, begin, options.forward_chunk),
       comparison_(*plan_, begin, options),
       commands_(job, version, plan_, options, {steps_, rounds_, forward_, comparison_, absence_}),
@@ -178,6 +179,14 @@ std::optional<RunEffects> Run::leave_out(Instant now, uint32_t replica) {
   last_progress_ = now;
   absence_.take_over(claims_);
   continue_run(now, out);
+  return out;
+}
+
+RunEffects Run::on_followed(Instant now, uint32_t stage) {
+  RunEffects out;
+  if (ended_ || !followers_.has(stage) || absence_.has(stage)) return out;
+  followers_.came(stage);
+  last_progress_ = now;
   return out;
 }
 

@@ -9,6 +9,10 @@ namespace weft::broker {
 using proto::Command;
 using proto::CommandKind;
 
+namespace {
+constexpr uint32_t kEvaluates = 0;  // the replica whose stages do
+}  // namespace
+
 uint64_t next_border(const PlannedRun& plan, uint64_t granted, std::optional<uint64_t> next_copy) {
   const dag::Borders& borders = plan.borders;
   uint64_t border = plan.training.steps;
@@ -35,6 +39,8 @@ void Commands::resume(const std::vector<Command>& recorded) {
     parts_.comparison.resume(command);
     parts_.forward.resume(command);
     if (command.kind == CommandKind::LeaveOut) parts_.absence.begin(command);
+    if (command.kind == CommandKind::LeaveOut && parts_.absence.has_replica(kEvaluates))
+      parts_.forward.give_up(command.step);
     if (command.kind == CommandKind::LeaveOut || command.kind == CommandKind::Settle) settled_ = command.step;
   }
   if (!settled_) return;
@@ -193,6 +199,7 @@ void Commands::tell_left_out(Instant now, uint64_t step, const replicas::LeftOut
   write({.kind = CommandKind::LeaveOut, .step = step, .left_out = left_out}, out);
   settled_ = step;
   parts_.absence.begin(script_.commands().back());
+  if (left_out.has(kEvaluates)) parts_.forward.give_up(step);
 }
 
 void Commands::write_comparison_if_due(Instant now, RunEffects& out) {

@@ -26,6 +26,9 @@ class ForwardPass {
 
   bool is_due(uint64_t step) const;  // an evaluation
   void begin_evaluation(uint64_t step);
+  // Whoever evaluates was lost: what it said of that step, if it is the one, is of weights that nobody else
+  // may have.
+  void give_up(uint64_t step) { is_active_ = is_active_ && step_ != step; }
   // The next request; nothing: enough is under way.
   std::optional<proto::Command> next();
 

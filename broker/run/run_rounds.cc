@@ -27,24 +27,26 @@ CheckpointCommitted Rounds::taken_from(Round round) const {
   if (!inner_.are_local()) return taken;
   taken.local.emplace().steps = inner_.made(round.step);
   for (const auto& skipped : round.skipped_steps) taken.local->skipped_steps.push_back(skipped.value_or(0));
-  absence_.complete(taken);
+  absence_.complete(taken, round.with_followers ? std::vector<bool>() : followers_.replicas());
   return taken;
 }
 
 Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
-               const RunOptions& options, const Absence& absence)
+               const RunOptions& options, const Absence& absence, const Followers& followers)
     : job_(job),
       plan_(std::move(plan)),
       inner_(*plan_),
       options_(options),
       absence_(absence),
+      followers_(followers),
       pace_(*plan_, options),
       bytes_(bytes_by_stage(*plan_)),
       checkpointed_(begin.checkpointed),
       recovery_(begin.after_step),
       begun_with_(std::max(begin.after_step, begin.checkpointed)),
       keep_from_(begin.after_step),
-      written_{begin.after_step, begin.after_step == begin.checkpointed} {}
+      written_{begin.after_step, begin.after_step == begin.checkpointed},
+      have_stayed_(!followers.empty()) {}
 
 void Rounds::resume(uint64_t keep_from) {
   keep_from_ = std::max(keep_from_, keep_from);
@@ -56,6 +58,7 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
   if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::CopyState) return;
   written_ = {command.step, command.kind == CommandKind::Checkpoint};
   have_stayed_ = have_stayed_ || command.stays;
+  if (command.with_followers && !with_followers_from_) with_followers_from_ = command.step;
   if (command.step <= checkpointed_) return;
   rounds_.drop(command.step);  // one that had failed, which the script still has behind a LeaveOut
   add({.sequence = command.sequence,
@@ -63,7 +66,8 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
        .durable = written_.is_durable,
        .gates = command.step > recorded && !command.direct && pace_.is_eager(),
        .direct = command.direct,
-       .stays = command.stays});
+       .stays = command.stays,
+       .with_followers = command.with_followers});
 }
 
 Round& Rounds::add(Round round) {
@@ -73,15 +77,17 @@ Round& Rounds::add(Round round) {
     if (are_several) replicas.push_back(stage.assignment->seat.replica);
   round.begin(plan_->stages.size(), std::move(replicas));
   for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-    if (absence_.has(s) || !keeps_copy(*plan_->stages[s].assignment, round.stays))
+    if (absence_.has(s) || !keeps_copy(*plan_->stages[s].assignment, round.stays, round.with_followers))
       round.leave_out(s, /*forgets=*/false);
   return rounds_.add(std::move(round));
 }
 
 // ---- writing
 
-// A run that has just begun makes its first copy at once, for its links carry none yet.
+// A run that has just begun makes its first copy at once, for its links carry none yet. What followers fetch
+// is the one that the run began with: another one beside it would be one too many for who has little room.
 std::optional<uint64_t> Rounds::next_copy(uint64_t granted) const {
+  if (!followers_.empty()) return std::nullopt;
   if (do_stay()) {
     // Which ones may go stages are told with further commands, and they keep few.
     constexpr size_t kUnderWayMax = 2;
@@ -119,11 +125,14 @@ proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
   // The first one goes to the broker: what the run is left with after a loss is nowhere else.
   round.direct = !durable && !round.gates && count_ > 1 && !direct_failed_ && place.may_be_direct;
   if (!durable && !round.gates && do_stay()) have_stayed_ = round.direct = round.stays = true;
+  round.with_followers = followers_.are_there();
+  if (round.with_followers && !with_followers_from_) with_followers_from_ = round.step;
   const Round& written = add(std::move(round));
   return {.kind = durable ? CommandKind::Checkpoint : CommandKind::CopyState,
           .step = place.granted,
           .direct = written.direct,
-          .stays = written.stays};
+          .stays = written.stays,
+          .with_followers = written.with_followers};
 }
 
 // What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any
@@ -229,7 +238,8 @@ Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving)
       if (round.durable || moving) retry_at_ = now + options_.checkpoint_retry;
       continue;
     }
-    recovery_ = keep_from_ = round.step;
+    recovery_ = round.step;
+    if (!followers_.are_awaited()) keep_from_ = round.step;  // else somebody fetches what is older
     recovery_is_direct_ = round.direct;
     recovery_stays_ = round.stays;
     if (round.durable) checkpointed_ = round.step;
@@ -277,7 +287,8 @@ std::optional<CheckpointCommitted> Rounds::newest_copy(
     if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
     bool had = true;
     for (uint32_t s = 0; s < plan_->stages.size(); ++s)
-      had = had && (absence_.has(s) || !keeps_copy(*plan_->stages[s].assignment, round->stays) ||
+      had = had && (absence_.has(s) ||
+                    !keeps_copy(*plan_->stages[s].assignment, round->stays, round->with_followers) ||
                     has(s, round->step));
     if (had) return taken_from(*round);
   }

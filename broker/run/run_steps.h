@@ -89,7 +89,7 @@ class Steps {
   bool all_granted() const { return granted_ == plan_->training.steps; }
   double last_loss() const { return last_loss_; }  // that was finite
   double samples_per_second() const {
-    const double samples = uint64_t{plan_->training.batch_size} * inner_.replicas();
+    const double samples = uint64_t{plan_->training.batch_size} * inner_.makers();
     return commit_seconds_ > 0 ? samples / commit_seconds_ : 0;
   }
   const std::vector<proto::StageStatus>& stages() const { return stages_; }

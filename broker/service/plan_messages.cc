@@ -35,10 +35,11 @@ Status send_question(FramePipe& pipe, const StartPlanning& request, const PlanTa
                                .gentler = request.gentler,
                                .is_first = task.is_first,
                                .has_checkpoint = request.checkpoint.has_value(),
+                               .may_follow = request.may_follow,
                                .candidates = {},
                                .cluster = request.cluster};
   for (const Candidate& candidate : request.candidates) {
-    question.candidates.push_back({candidate.peer, candidate.name, candidate.device});
+    question.candidates.push_back({candidate.peer, candidate.name, candidate.device, candidate.replica});
     // As they were corrected they may be beyond what a device may say of itself; plans go by the cluster's.
     question.candidates.back().device.rates = {};
   }
@@ -62,11 +63,12 @@ Result<ReceivedQuestion> receive_question(FramePipe& pipe) {
                                         .plan_version = question.plan_version,
                                         .cluster = std::move(question.cluster),
                                         .microbatch_size = question.microbatch_size,
+                                        .may_follow = question.may_follow,
                                         .shares = question.shares,
                                         .gentler = question.gentler}};
   for (proto::PlanCandidate& candidate : question.candidates)
     received.request.candidates.push_back(
-        {candidate.peer, std::move(candidate.name), std::move(candidate.device)});
+        {candidate.peer, std::move(candidate.name), std::move(candidate.device), candidate.replica});
   WEFT_TRY(received.request.submission, receive_message<proto::SubmitJob>(pipe));
   if (question.has_checkpoint) {
     WEFT_TRY(auto report, receive_message<proto::CheckpointReport>(pipe));

@@ -61,6 +61,7 @@ std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, co
   replicas::LocalSteps local{job.replicas, context.steps, beginning ? beginning->step : 0};
   local.terms.count = static_cast<uint32_t>(plan.replicas.size());
   local.terms.shares = plan.shares;
+  local.terms.followers = plan.followers;
   return go_on_from(std::move(local), request.checkpoint, job.may_grow());
 }
 
@@ -215,6 +216,9 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   if (auto replicas = train::replicas_request(job, asked)) {
     replicas->compares = compares;
     if (!request.shares.empty() && !job.may_grow()) replicas->shares = request.shares;
+    for (const Candidate& candidate : request.candidates) replicas->before.push_back(candidate.replica);
+    // What stays with its replicas takes long to be copied.
+    replicas->may_follow = request.may_follow && job.may_grow();
     return plan::make_replicas_plan(*replicas);
   }
   WEFT_TRY(plan::Plan plan, plan::make_plan(asked));

@@ -113,16 +113,25 @@ bool AgreementTurns::can_be_without(const replicas::LeftOut& left_out, uint64_t 
 }
 
 void AgreementTurns::answer(const proto::Command& command, bool is_over) {
-  const uint64_t first = first_left_out(assignment_->local->steps, command.step);
-  const bool too_late = is_over || is_agreeing_ || !can_be_without(command.left_out, first);
+  const replicas::LocalSteps& local = assignment_->local->steps;
+  const uint64_t first = first_left_out(local, command.step);
+  const auto& before = agreements_.left_out();
+  auto left_out = std::make_shared<replicas::LeftOut>(command.left_out);
+  left_out->attempt =
+      static_cast<uint32_t>(std::count_if(left_out->replicas.begin(), left_out->replicas.end(),
+                                          [&](uint32_t replica) { return !local.terms.follows(replica); }));
+  // Who made no step has sent nothing: what was agreed on stays as it is.
+  const bool begins_again = left_out->attempt > (before ? before->attempt : 0);
+  const bool too_late = begins_again && (is_over || is_agreeing_ || !can_be_without(command.left_out, first));
   reports_.emplace_back(proto::ReplicasLeftOut{.run = command.run,
                                                .plan_version = command.plan_version,
                                                .step = command.step,
                                                .sequence = command.sequence,
                                                .too_late = too_late});
   if (too_late) return;
-  agreements_.leave_out(std::make_shared<const replicas::LeftOut>(command.left_out), first);
+  agreements_.leave_out(std::move(left_out), first);
   settled_ = command.step;
+  if (!begins_again) return;
   has_refused_ = false;
   for (std::optional<Round>* round : {&before_, &now_})
     if (*round && (*round)->step >= first) **round = Round{(*round)->step};

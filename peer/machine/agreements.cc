@@ -142,7 +142,7 @@ bool Agreements::has(uint64_t step, Attempts Arrived::*which, const AgreedWeight
   const auto without = left_out(step);
   const Attempts& attempts = there->*which;
   const auto at = attempts.find({weight.tensor->number, replica});
-  return at != attempts.end() && at->second == (without ? without->replicas.size() : 0);
+  return at != attempts.end() && at->second == (without ? without->attempt : 0);
 }
 
 bool Agreements::takes_means(uint64_t step) const {

@@ -139,6 +139,7 @@ void Peer::State::assign(const proto::AssignStage& assign) {
 }
 
 void Peer::State::make_runner_if_loaded(HeldStage& stage) {
+  if (is_follower(*stage.assignment)) return load_follower(stage);
   if (stage.failed || stage.runner_asked || !stage.tensors.missing.empty()) return;
   if (stage.lends_until) return;
   stage.runner_asked = true;
@@ -150,17 +151,37 @@ void Peer::State::make_runner_if_loaded(HeldStage& stage) {
   end_loading(stage);  // whoever makes the runner holds each as long as it is needed
 }
 
+// The others do not wait for it.
+void Peer::State::load_follower(HeldStage& stage) {
+  if (stage.failed) return;
+  if (!std::exchange(stage.runner_asked, true)) {
+    watch.begin(stage.generation, std::nullopt);
+    out.push_back(MakeRunner{stage.generation, stage.assignment});
+  }
+  if (stage.load_asked || !stage.tensors.missing.empty()) return;
+  stage.load_asked = true;
+  watch.begin(stage.generation, std::nullopt);
+  out.push_back(LoadRunner{stage.generation, stage.assignment});
+  end_loading(stage);
+}
+
 void Peer::State::on_runner_made(uint64_t of_generation, const Result<RunnerSize>& made) {
   if (find(of_generation) != nullptr) watch.end(of_generation);
   HeldStage* stage = find_at_work(of_generation);
   if (stage == nullptr) return;
   if (!made) return fail_stage(*stage, made.error());
+  const bool is_first = !stage->runner;
+  stage->is_loaded = !is_first;
   stage->runner = *made;
   if (const auto error = exceeds_offer(*stage)) return fail_stage(*stage, *error);
   // The copies of all make room.
   for (auto& [number, each] : stages)
     if (!each.failed) snapshots_of(each.run()).trim(copies_max(each));
   if (ServeScript* serve = stage->machine.serve()) serve->on_runner_made(made->edges);
+  if (stage->ready) {
+    say("info stage_caught_up run=" + std::to_string(stage->run()));
+    return tell_ready(*stage);
+  }
   report_ready(*stage);
 }
 
@@ -169,10 +190,16 @@ void Peer::State::end_loading(HeldStage& stage) { shelf.unname(std::exchange(sta
 void Peer::State::report_ready(HeldStage& stage) {
   if (!stage.links_up || !stage.runner || stage.ready) return;
   stage.ready = true;
+  tell_ready(stage);
+}
+
+void Peer::State::tell_ready(const HeldStage& stage) {
+  if (!stage.is_heard) return;
   tell(proto::StageReady{stage.run(),
                          stage.assignment->plan_version,
                          {persistent_bytes_of(*stage.runner)},
-                         stage.runner->microbatch});
+                         stage.runner->microbatch,
+                         stage.follows()});
 }
 
 // ---- how it ends
@@ -180,6 +207,7 @@ void Peer::State::report_ready(HeldStage& stage) {
 void Peer::State::release(const proto::ReleaseStage& release) {
   HeldStage* stage = find_of_run(release.run);
   if (stage == nullptr || stage->assignment->plan_version > release.plan_version) return;
+  given_meanwhile.clear();
   say("info stage_released run=" + std::to_string(release.run) + " reason=\"" + release.reason + "\"");
   park_or_drop(*stage);
   settle_drain();
@@ -208,16 +236,24 @@ void Peer::State::drop_stages() {
 
 // Where programs and blobs share an offer, there is room for a stage and the state that it begins with and
 // not for another's beside them: that is fetched first. No link is slower by that, and a stage that begins a
-// little later than it could waits for the one that fetches.
+// little later than it could waits for the one that fetches. What the stage begins with itself stays anyway.
 void Peer::State::begin_lending(HeldStage& stage) {
+  std::set<Digest> own;
+  for (const WantedBlob& blob : stage.tensors.blobs) own.insert(blob.sha256);
   for (const Digest& sha256 : stage.assignment->lends) {
     if (!shelf.holds(sha256)) continue;
     stage.lent.push_back({sha256, 0});
-    stage.to_lend.insert(sha256);
+    if (own.contains(sha256)) continue;
+    // Who was assigned its stage a moment earlier may have come for it already.
+    if (const auto given = given_meanwhile.find(sha256); given != given_meanwhile.end())
+      given_meanwhile.erase(given);
+    else
+      stage.to_lend.insert(sha256);
   }
+  given_meanwhile.clear();
   if (stage.lent.empty()) return;
   shelf.name(stage.lent);
-  if (shares_offer()) stage.lends_until = now + kLendPatience;
+  if (shares_offer() && !stage.to_lend.empty()) stage.lends_until = now + kLendPatience;
   say("info stage_lends run=" + std::to_string(stage.run()) +
       " tensors=" + std::to_string(stage.lent.size()));
 }
@@ -225,15 +261,19 @@ void Peer::State::begin_lending(HeldStage& stage) {
 // One that was given may be asked for again, if the connection broke behind it: they are kept until the last
 // has been given.
 void Peer::State::on_giving(const Digest& sha256, bool whole) {
+  constexpr size_t kGivenMax = 100'000;
+  bool was_lent = false;
   for (auto& [number, stage] : stages) {
     if (!stage.lends_until) continue;
     const auto at = stage.to_lend.find(sha256);
     if (at == stage.to_lend.end()) continue;
+    was_lent = true;
     stage.lends_until = now + kLendPatience;
     if (!whole) continue;
     stage.to_lend.erase(at);
     if (stage.to_lend.empty()) load_after_lending(stage);
   }
+  if (whole && !was_lent && given_meanwhile.size() < kGivenMax) given_meanwhile.insert(sha256);
 }
 
 void Peer::State::load_after_lending(HeldStage& stage) {

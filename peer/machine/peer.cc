@@ -331,7 +331,7 @@ size_t Peer::stages() const { return state_->stages.size(); }
 std::vector<Peer::Held> Peer::at_work() const {
   std::vector<Held> held;
   for (const auto& [generation, stage] : state_->stages)
-    if (!stage.failed) held.push_back({stage.assignment, stage.ready});
+    if (!stage.failed) held.push_back({stage.assignment, stage.ready && !stage.follows()});
   return held;
 }
 

@@ -99,8 +99,13 @@ struct FetchBlob {
 struct ForgetBlobs {
   std::vector<Digest> blobs;
 };
-// Executors for the stage, from blobs that are in memory. Answer: on_runner_made.
+// Executors for the stage, from blobs that are in memory; a follower's without any. Answer: on_runner_made.
 struct MakeRunner {
+  uint64_t generation = 0;
+  std::shared_ptr<const proto::AssignStage> assignment;
+};
+// A follower's runner is given its blobs, which are in memory now. Answer: on_runner_made, once more.
+struct LoadRunner {
   uint64_t generation = 0;
   std::shared_ptr<const proto::AssignStage> assignment;
 };
@@ -158,8 +163,8 @@ struct UploadBlob {
 };
 using PeerEffect =
     std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks, InviteLink,
-                 Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, ParkRunner, TakeRunner, AskDevice,
-                 RunTask, PassRequest, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
+                 Probe, FetchBlob, ForgetBlobs, MakeRunner, LoadRunner, DropRunner, ParkRunner, TakeRunner,
+                 AskDevice, RunTask, PassRequest, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
 using PeerEffects = std::vector<PeerEffect>;
 
 struct RunnerSize {

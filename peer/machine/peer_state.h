@@ -33,6 +33,8 @@ struct HeldStage {
   Uploads uploads;
   BlobList tensors;
   bool runner_asked = false, links_up = false, ready = false, failed = false;
+  bool load_asked = false,
+       is_loaded = false;  // of a follower, whose runner is there before what it begins with
   std::optional<RunnerSize> runner;
   bool is_spoilt = false;                // a task of its has failed
   std::optional<uint64_t> taken_from;    // generation of whose runner it has
@@ -52,6 +54,7 @@ struct HeldStage {
   ReportLog reports;
 
   proto::JobNumber run() const { return assignment->run; }
+  bool follows() const { return is_follower(*assignment) && !is_loaded; }
   bool trains() const { return ready && !failed; }
   template <typename M>
   bool is_of(const M& message) const {
@@ -115,7 +118,9 @@ struct Peer::State {
   void give_up();  // what the broker has not come back for is forgotten
   void make_runner_if_loaded(HeldStage& stage);
   void on_runner_made(uint64_t generation, const Result<RunnerSize>& made);
+  void load_follower(HeldStage& stage);
   void report_ready(HeldStage& stage);
+  void tell_ready(const HeldStage& stage);
   Snapshots& snapshots_of(proto::JobNumber run);
   void forget_snapshots(proto::JobNumber run);
   void retire_snapshots(proto::JobNumber run);
@@ -207,7 +212,8 @@ struct Peer::State {
   };
   std::map<uint64_t, HeldStage> stages;  // by generation: the oldest first
   std::optional<Parked> parked;
-  uint64_t generation = 0;  // of the newest
+  uint64_t generation = 0;                // of the newest
+  std::multiset<Digest> given_meanwhile;  // to others, whole, before a stage was told to lend it
   std::optional<Instant> orphan_at;
 
   DeviceWatch watch;

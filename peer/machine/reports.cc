@@ -43,6 +43,7 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
   for (const ReportLog::Kept& kept : stage->reports.kept()) tell(kept.message);
   for (ReportLog::Kept& kept : rounds)
     stage->uploads.add(kept.task, std::move(std::get<proto::CheckpointReport>(kept.message).tensors));
+  if (stage->is_loaded) tell_ready(*stage);
   if (ServeScript* serve = stage->machine.serve()) serve->on_resumed();
   tell_served(*stage);
   settle_drain();

@@ -51,7 +51,7 @@ struct Task {
   // Of Differ, Mean, Weigh and Agree: who has no part in it any more; nullptr: all have. When others are left
   // out all come again, with an attempt of a higher number.
   std::shared_ptr<const replicas::LeftOut> left_out{};
-  uint32_t attempt() const { return left_out ? static_cast<uint32_t>(left_out->replicas.size()) : 0; }
+  uint32_t attempt() const { return left_out ? left_out->attempt : 0; }
   bool settles = false;     // of these: all have the same weights after that Agree
   bool ends_round = false;  // of these: nothing else is to be done of the step that ends the round
 };

@@ -23,7 +23,7 @@ bool copies(const Command& command) {
   return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState;
 }
 bool makes_copy(const proto::AssignStage& assign, const Command& command) {
-  return copies(command) && keeps_copy(assign, command.stays);
+  return copies(command) && keeps_copy(assign, command.stays, command.with_followers);
 }
 
 // The seat whose tensor was the last that the task needed; nothing where that was something else.

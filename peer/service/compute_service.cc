@@ -166,6 +166,27 @@ Result<RunnerSize> ComputeService::make_runner(const StagePtr& stage,
   return RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes(), {}};
 }
 
+void ComputeService::load(uint64_t generation, std::map<Digest, net::SharedBytes> blobs) {
+  const StagePtr& held = stages_.at(generation);
+  in_turn(*held,
+          [this, stage = held, all = std::make_shared<std::map<Digest, net::SharedBytes>>(std::move(blobs))] {
+            if (stage->dropped || stage->failed || !stage->runner) return;
+            BlobsInTurn in_turn(*stage->assignment, std::move(*all));
+            Result<RunnerSize> size = fail(ErrorCode::Cancelled, "not loaded");
+            if (const Status loaded =
+                    stage->runner->load([&](const auto& reference) { return in_turn.take(reference); });
+                loaded)
+              size = RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes(), {}};
+            else
+              size = fail(loaded.error());
+            stage->failed = !size;
+            in_turn.clear();
+            return_freed_memory();
+            tell(is_lost(size) ? nullptr : stage,
+                 [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
+          });
+}
+
 void ComputeService::park(uint64_t generation) { stages_.at(generation)->parked = true; }
 
 void ComputeService::take_over(uint64_t generation, uint64_t from,

@@ -57,6 +57,8 @@ class ComputeService {
             std::map<Digest, net::SharedBytes> blobs);
   // REQUIRES: the stage was made, and not dropped since.
   void run(uint64_t generation, const Task& task, StageRunner::Inputs inputs);
+  // A follower's, once it was made. `blobs`: as of make().
+  void load(uint64_t generation, std::map<Digest, net::SharedBytes> blobs);
   // For the entry of a served model: taken up with the next of its tasks. REQUIRES: as run().
   using Asked = decltype(PassRequest::what);
   void request(uint64_t generation, Asked what);

@@ -236,36 +236,38 @@ void PeerService::carry_out(PeerEffects effects) {
 }
 
 void PeerService::carry_out_one(PeerEffect& effect) {
-  std::visit(Overloaded{
-                 [&](ConnectToBroker&) { control_.connect(); },
-                 [&](DropBroker& drop) { drop_control(drop.linger); },
-                 [&](TellBroker& say) { tell(std::move(say.message)); },
-                 [&](Leave& leave) {
-                   result_ = leave.why;
-                   loop_.stop();
-                 },
-                 [&](Say& say) { log(say.line); },
-                 [&](OpenLinks& open) { open_links(open); },
-                 [&](CloseLinks& close) { close_links(close.generation); },
-                 [&](InviteLink& invite) { links_->invite(invite.ticket); },
-                 [&](Probe& probe) { links_->probe(probe.link); },
-                 [&](FetchBlob& fetch) { fetcher_.fetch(fetch, *bulk_); },
-                 [&](ForgetBlobs& forget) { blobs_.forget(forget.blobs); },
-                 [&](MakeRunner& make) { make_runner(make); },
-                 [&](DropRunner& drop) { drop_runner(drop.generation); },
-                 [&](ParkRunner& park) { compute_->park(park.generation); },
-                 [&](TakeRunner& take) { compute_->take_over(take.generation, take.from, take.assignment); },
-                 [&](AskDevice&) { compute_->ask(); },
-                 [&](RunTask& run) { run_task(run); },
-                 [&](PassRequest& request) { compute_->request(request.generation, request.what); },
-                 [&](FetchData& fetch) { fetch_data(fetch); },
-                 [&](DropMicrobatches& drop) {
-                   for (const MicrobatchKey& key : drop.keys) stages_.at(drop.generation).inbox.drop(key);
-                 },
-                 [&](OfferBlobs& blobs) { offer(blobs); },
-                 [&](UploadBlob& blob) { put(blob); },
-             },
-             effect);
+  std::visit(
+      Overloaded{
+          [&](ConnectToBroker&) { control_.connect(); },
+          [&](DropBroker& drop) { drop_control(drop.linger); },
+          [&](TellBroker& say) { tell(std::move(say.message)); },
+          [&](Leave& leave) {
+            result_ = leave.why;
+            loop_.stop();
+          },
+          [&](Say& say) { log(say.line); },
+          [&](OpenLinks& open) { open_links(open); },
+          [&](CloseLinks& close) { close_links(close.generation); },
+          [&](InviteLink& invite) { links_->invite(invite.ticket); },
+          [&](Probe& probe) { links_->probe(probe.link); },
+          [&](FetchBlob& fetch) { fetcher_.fetch(fetch, *bulk_); },
+          [&](ForgetBlobs& forget) { blobs_.forget(forget.blobs); },
+          [&](MakeRunner& make) { make_runner(make); },
+          [&](LoadRunner& load) { compute_->load(load.generation, blobs_.of(load.assignment->tensors)); },
+          [&](DropRunner& drop) { drop_runner(drop.generation); },
+          [&](ParkRunner& park) { compute_->park(park.generation); },
+          [&](TakeRunner& take) { compute_->take_over(take.generation, take.from, take.assignment); },
+          [&](AskDevice&) { compute_->ask(); },
+          [&](RunTask& run) { run_task(run); },
+          [&](PassRequest& request) { compute_->request(request.generation, request.what); },
+          [&](FetchData& fetch) { fetch_data(fetch); },
+          [&](DropMicrobatches& drop) {
+            for (const MicrobatchKey& key : drop.keys) stages_.at(drop.generation).inbox.drop(key);
+          },
+          [&](OfferBlobs& blobs) { offer(blobs); },
+          [&](UploadBlob& blob) { put(blob); },
+      },
+      effect);
 }
 
 // ---- the control connection
@@ -343,7 +345,9 @@ void PeerService::close_links(uint64_t generation) {
 
 void PeerService::make_runner(const MakeRunner& make) {
   if (const std::string line = fetcher_.describe(*make.assignment); !line.empty()) log(line);
-  compute_->make(make.generation, make.assignment, blobs_.of(make.assignment->tensors));
+  std::map<Digest, net::SharedBytes> blobs;
+  if (!is_follower(*make.assignment)) blobs = blobs_.of(make.assignment->tensors);
+  compute_->make(make.generation, make.assignment, std::move(blobs));
 }
 
 void PeerService::drop_runner(uint64_t generation) {

@@ -244,7 +244,7 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
     if (!is_ours(held, task)) continue;
-    if (task.left_out && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
+    if (task.attempt() > 0 && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
       held.return_residue.assign(held.agreed.size(), 0.0F);
     WEFT_TRY(here.means[i], mean_of(task, i, came));
     WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, here.means[i]));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "dag/gradient_order.h"
@@ -45,8 +46,26 @@ Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const p
   std::unique_ptr<StageRunner> runner(new StageRunner(std::move(assignment), backend));
   for (const proto::StageProgram& stage : runner->assignment_->programs)
     WEFT_TRY_STATUS(runner->add_program(stage));
+  if (is_follower(*runner->assignment_)) {
+    // While it fetches what the others have: some hundred rounds in four bits take no longer.
+    constexpr int64_t kStatesMax = 64;
+    runner->followed_ =
+        std::make_unique<FollowedMeans>(Bytes{kStatesMax * (runner->state_->bytes().value + (1 << 20))});
+    return runner;
+  }
   WEFT_TRY_STATUS(runner->load_state(tensors));
   return runner;
+}
+
+Status StageRunner::load(const TensorSource& tensors) {
+  if (!followed_) return fail(ErrorCode::Internal, "a stage that has its tensors is given others");
+  WEFT_TRY_STATUS(load_state(tensors));
+  const std::unique_ptr<FollowedMeans> followed = std::exchange(followed_, nullptr);
+  return followed->take_all([this](const Task& task, const std::vector<AgreedShare>& means) -> Status {
+    if (task.kind == TaskKind::Agree) return agreement_->agree(task, means);
+    WEFT_TRY(const auto sent, agreement_->differ(task));  // it has learnt nothing, and sends nothing
+    return sent.empty() ? Status{} : fail(ErrorCode::Internal, "a follower has learnt something");
+  });
 }
 
 // Slots for which nothing came stay zero, as at the start of a run; every weight must come.
@@ -318,6 +337,7 @@ Status StageRunner::update(const Task& task, Submitted& submitted) {
 }
 
 Status StageRunner::snapshot(Submitted& submitted) {
+  if (followed_) return fail(ErrorCode::Internal, "a snapshot of a follower that has nothing yet");
   const dag::Graph& training = programs_.at(ProgramKind::Train).executor->graph();
   for (dag::StateKey& key : trained_state(training, assignment_->training.optimizer)) {
     WEFT_TRY(auto download, state_->begin_read(key));
@@ -331,6 +351,10 @@ Status StageRunner::snapshot(Submitted& submitted) {
 }
 
 Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted) {
+  if (followed_) {
+    const bool changes = task.kind == TaskKind::Differ || task.kind == TaskKind::Agree;
+    return changes ? followed_->add(task, inputs.agreed) : Status{};
+  }
   if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
   if (task.kind == TaskKind::Agree) return agreement_->agree(task, inputs.agreed);
   if (task.kind == TaskKind::Differ) {

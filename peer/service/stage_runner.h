@@ -14,6 +14,7 @@
 #include "peer/executor.h"
 #include "peer/machine/stage.h"
 #include "peer/scratch.h"
+#include "peer/service/followed_means.h"
 #include "peer/service/gradient_exchange.h"
 #include "peer/service/seat_agreement.h"
 #include "peer/state.h"
@@ -24,10 +25,15 @@ namespace weft::peer {
 class StageRunner {
  public:
   // `tensors` gives the bytes that a reference names. Errors: what Executor::create says; NotFound for an
-  // initializer without a tensor; InvalidArgument when a tensor is not what the graph expects.
+  // initializer without a tensor; InvalidArgument when a tensor is not what the graph expects. A follower's
+  // asks for none, and keeps what it is told of agreements, until load().
   using TensorSource = std::function<Result<dag::Tensor>(const proto::TensorReference&)>;
   static Result<std::unique_ptr<StageRunner>> create(std::shared_ptr<const proto::AssignStage> assignment,
                                                      const TensorSource& tensors, Backend& backend);
+
+  // A follower's, once: its tensors, and then all that the others have agreed on since. Errors: as create,
+  // and ResourceExhausted.
+  Status load(const TensorSource& tensors);
 
   Bytes persistent_bytes() const;  // what all programs share, and the one microbatch that others hold
   Bytes microbatch_bytes()
@@ -112,6 +118,7 @@ class StageRunner {
   std::shared_ptr<State> state_;              // of all programs
   std::shared_ptr<Scratch> scratch_;          // likewise
   std::unique_ptr<SeatAgreement> agreement_;  // of a replica that makes local steps
+  std::unique_ptr<FollowedMeans> followed_;   // of a follower, until it has what the others have
   bool failed_ = false;
   std::map<proto::ProgramKind, Program> programs_;
   // Of a replica that adds each step's gradients to those of others; it refers to a program's executor.

@@ -12,7 +12,7 @@ void WorkCounter::count(const proto::Message& told) {
     steps_[step->run] = step->step;
   } else if (const auto* served = std::get_if<proto::ServeProgress>(&told)) {
     done_.tokens += served->tokens.size();
-  } else if (std::holds_alternative<proto::StageReady>(told)) {
+  } else if (const auto* ready = std::get_if<proto::StageReady>(&told); ready != nullptr && !ready->follows) {
     ++done_.stages;
   }
 }

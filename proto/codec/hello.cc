@@ -155,6 +155,7 @@ void put(const Command& from, wire::Command& to) {
   to.set_keep_from(from.keep_from);
   to.set_direct(from.direct);
   to.set_stays(from.stays);
+  to.set_with_followers(from.with_followers);
   put_plain(from.left_out.replicas, *to.mutable_left_out());
   to.set_mean_owner(from.left_out.owner);
 }
@@ -172,6 +173,7 @@ Status get(const wire::Command& from, Command& to) {
   to.keep_from = from.keep_from();
   to.direct = from.direct();
   to.stays = from.stays();
+  to.with_followers = from.with_followers();
   read.numbers(from.left_out(), to.left_out.replicas, kReplicasMax, "left_out");
   to.left_out.owner = from.mean_owner();
   read.require(is_valid(to.left_out), "left_out", "not ascending, or with who takes their place");

@@ -10,7 +10,7 @@
 namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
-static_assert(has_fields<replicas::ReplicaTerms, 6>);
+static_assert(has_fields<replicas::ReplicaTerms, 7>);
 static_assert(has_fields<replicas::Inherited, 4>);
 void put(const replicas::Inherited& from, wire::Inherited& to) {
   put_plain(from.sets, *to.mutable_sets());
@@ -55,6 +55,7 @@ void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   to.set_begun_after(from.begun_after);
   put_list(from.given_again, *to.mutable_given_again());
   if (from.terms.overlap()) to.set_settle_every(from.terms.settle_every);
+  put_plain(from.terms.followers, *to.mutable_followers());
 }
 Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   Reader read("LocalSteps");
@@ -69,6 +70,7 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   to.begun_after = from.begun_after();
   read.list(from.given_again(), to.given_again, replicas::kStepRangesMax, "given_again");
   to.terms.settle_every = std::max<uint64_t>(1, from.settle_every());
+  read.numbers(from.followers(), to.terms.followers, kReplicasMax, "followers");
   read.require(is_valid(to), "steps", "these rounds cannot be dealt");
   return read.status();
 }
@@ -157,6 +159,8 @@ Status check_local(const AssignStage& stage) {
   if (stage.after_step < steps.begun_after || stage.after_step > last_inner_step(steps) ||
       stage.training.steps != last_inner_step(steps))
     return wrong("steps that are not its inner steps");
+  for (const AgreedTensor& tensor : stage.local->tensors)
+    if (steps.terms.follows(tensor.owner)) return wrong("a mean that a follower is to take");
   const auto problem = problem_of(stage.local->tensors, stage, *graph, steps.terms.count);
   return problem ? wrong(*problem) : Status{};
 }

@@ -129,11 +129,13 @@ void put(const PlanQuestion& from, wire::PlanQuestion& to) {
   to.set_gentler(from.gentler);
   to.set_is_first(from.is_first);
   to.set_has_checkpoint(from.has_checkpoint);
+  to.set_may_follow(from.may_follow);
   for (size_t i = 0; i < from.candidates.size(); ++i) {
     wire::PlanCandidate& candidate = *to.add_candidates();
     candidate.set_peer(put_bytes(from.candidates[i].peer.digest));
     candidate.set_name(from.candidates[i].name);
     put(from.candidates[i].device, *candidate.mutable_device());
+    if (from.candidates[i].replica) candidate.set_replica(*from.candidates[i].replica + 1);
     put_device(from.cluster.devices()[i], candidate);
   }
   for (uint32_t a = 0; a < from.cluster.site_count(); ++a)
@@ -155,6 +157,7 @@ Status get(const wire::PlanQuestion& from, PlanQuestion& to) {
   to.gentler = from.gentler();
   to.is_first = from.is_first();
   to.has_checkpoint = from.has_checkpoint();
+  to.may_follow = from.may_follow();
   const auto count = static_cast<size_t>(from.candidates_size());
   read.require(count <= kListMax, "candidates", "more than 100000");
   std::vector<plan::DeviceView> devices;
@@ -164,6 +167,8 @@ Status get(const wire::PlanQuestion& from, PlanQuestion& to) {
     read.digest(candidate.peer(), into.peer.digest, "candidates.peer");
     read.name(candidate.name(), into.name, "candidates.name");
     read.part(candidate.device(), into.device, "candidates.device");
+    read.require(candidate.replica() <= kReplicasMax, "candidates.replica", "no such replica");
+    if (candidate.replica() > 0) into.replica = candidate.replica() - 1;
     if (read.good()) WEFT_TRY_STATUS(get_device(candidate, into, count, devices.emplace_back()));
   }
   if (!read.good()) return read.status();

@@ -8,6 +8,7 @@ void put(const StageReady& from, wire::StageReady& to) {
   to.set_plan_version(from.plan_version);
   to.set_persistent(static_cast<uint64_t>(from.persistent.value));
   to.set_microbatch(static_cast<uint64_t>(from.microbatch.value));
+  to.set_follows(from.follows);
 }
 Status get(const wire::StageReady& from, StageReady& to) {
   Reader read("StageReady");
@@ -15,6 +16,7 @@ Status get(const wire::StageReady& from, StageReady& to) {
   to.plan_version = from.plan_version();
   read.bytes(from.persistent(), to.persistent, "persistent");
   read.bytes(from.microbatch(), to.microbatch, "microbatch");
+  to.follows = from.follows();
   return read.status();
 }
 

@@ -95,8 +95,14 @@ void Shell::act(peer::PeerEffects effects) {
                    },
                    [&](peer::MakeRunner& make) {
                      for (const auto& tensor : make.assignment->tensors)
-                       EXPECT_TRUE(memory.contains(tensor.sha256)) << "a runner without its tensors";
+                       EXPECT_TRUE(is_follower(*make.assignment) || memory.contains(tensor.sha256))
+                           << "a runner without its tensors";
                      runner = make;
+                   },
+                   [&](peer::LoadRunner& load) {
+                     for (const auto& tensor : load.assignment->tensors)
+                       EXPECT_TRUE(memory.contains(tensor.sha256)) << "loaded without its tensors";
+                     ++runners_loaded;
                    },
                    [&](peer::DropRunner& drop) {
                      ++runners_dropped;

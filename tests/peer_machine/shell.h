@@ -69,7 +69,7 @@ struct Shell {
   peer::Peer peer;
   Instant now = kStart;
   std::vector<proto::Message> told;  // since the test cleared it
-  uint32_t connects = 0, drops = 0, runners_dropped = 0, device_asked = 0;
+  uint32_t connects = 0, drops = 0, runners_dropped = 0, runners_loaded = 0, device_asked = 0;
   std::deque<peer::FetchBlob> fetches;
   std::deque<peer::FetchData> data;
   std::deque<peer::RunTask> tasks;

@@ -56,11 +56,13 @@ struct Case {
   std::vector<uint64_t> shares{};
   uint64_t settle_every = 1;
   bool coded_slots = false;
+  std::vector<uint32_t> followers{};
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ", " << c.replicas << " replicas every " << c.every << " of " << c.steps << ", "
              << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares")
-             << ", settle every " << c.settle_every << (c.coded_slots ? ", slots in eight bits" : "");
+             << ", settle every " << c.settle_every << (c.coded_slots ? ", slots in eight bits" : "")
+             << (c.followers.empty() ? "" : ", followers");
 }
 
 inline configs::Job job_of(const Case& of) {
@@ -78,6 +80,7 @@ inline configs::Job job_of(const Case& of) {
   job.replicas.outer.type = of.outer;
   job.replicas.shares = of.shares;
   job.replicas.settle_every = of.settle_every;
+  job.replicas.followers = of.followers;
   return job;
 }
 
@@ -156,6 +159,7 @@ struct SeatHere {
   std::unique_ptr<peer::StageMachine> machine;
   std::unique_ptr<peer::StageRunner> runner;
   std::unique_ptr<peer::Inbox> inbox;
+  bool is_loaded = false;  // of a follower: it has what the others have
 };
 
 // One way to deal the replicas' stages, and one order of messages.
@@ -183,15 +187,18 @@ class Seats {
     }
     std::vector<proto::AgreedTensor> tensors;
     for (const std::string& name : world_.weights) {
-      proto::AgreedTensor tensor{.number = static_cast<uint32_t>(tensors.size()),
-                                 .name = name,
-                                 .owner = static_cast<uint32_t>(rng_.below(world_.of.replicas))};
+      proto::AgreedTensor tensor{.number = static_cast<uint32_t>(tensors.size()), .name = name};
+      do tensor.owner = static_cast<uint32_t>(rng_.below(world_.of.replicas));
+      while (local_.terms.follows(tensor.owner));
       for (const auto& of_replica : stage_of) tensor.stages.push_back(of_replica.at(name));
       tensors.push_back(std::move(tensor));
     }
     for (uint32_t replica = 0; replica < world_.of.replicas; ++replica)
       for (uint32_t s = 0; s < splits[replica].stages.size(); ++s)
         add({s, replica}, splits[replica], tensors);
+    for (auto& [seat, here] : seats_)  // at once, or when there is nothing to follow any more
+      if (is_follower(*here.assignment) && rng_.below(2) == 0)
+        queue("load ", seat).push_back([this, seat] { load(seat); });
     return true;
   }
 
@@ -228,7 +235,17 @@ class Seats {
 
  private:
   void copy() {
-    for (auto& [seat, here] : seats_) command(seat, {.kind = proto::CommandKind::CopyState, .step = end_});
+    for (auto& [seat, here] : seats_) {
+      if (is_follower(*here.assignment)) queue("command ", seat).push_back([this, seat] { load(seat); });
+      command(seat, {.kind = proto::CommandKind::CopyState, .step = end_, .with_followers = true});
+    }
+  }
+  void load(const Seat& seat) {
+    const auto at = seats_.find(seat);
+    if (at == seats_.end() || std::exchange(at->second.is_loaded, true)) return;
+    ok_or_fail(at->second.runner->load([&](const auto& reference) -> Result<Tensor> {
+      return world_.model.weights.at(reference.key.name);
+    }));
   }
   void advance(uint64_t begin, uint64_t end) {
     for (auto& [seat, here] : seats_)
@@ -338,7 +355,7 @@ class Seats {
     const auto is_lost = [&](const auto& of) { return of.first.replica == replica; };
     for (const auto& [seat, here] : seats_) {
       if (seat.replica != replica) continue;
-      for (const char* kind : {"command ", "data ", "task ", "norm "}) queue(kind, seat).clear();
+      for (const char* kind : {"command ", "data ", "task ", "norm ", "load "}) queue(kind, seat).clear();
       for (auto& [key, queue] : queues_) {
         if (key.starts_with("link " + to_string(seat) + " to ")) queue.resize(rng_.below(queue.size() + 1));
         if (key.ends_with(" to " + to_string(seat))) queue.clear();
@@ -348,7 +365,7 @@ class Seats {
     std::erase_if(seats_, is_lost);
     if (left_out_.replicas.size() == 1 || left_out_.has(left_out_.owner)) {
       do left_out_.owner = static_cast<uint32_t>(rng_.below(world_.of.replicas));
-      while (left_out_.has(left_out_.owner));
+      while (left_out_.has(left_out_.owner) || local_.terms.follows(left_out_.owner));
     }
     for (auto& [seat, here] : seats_)
       command(seat, {.kind = proto::CommandKind::LeaveOut, .step = end_, .left_out = left_out_});

@@ -19,10 +19,12 @@ proto::PlanQuestion question_of(Rng& rng) {
                                .microbatch_size = static_cast<uint32_t>(rng.below(64)),
                                .gentler = static_cast<uint32_t>(rng.below(3)),
                                .is_first = rng.below(2) == 0,
-                               .has_checkpoint = rng.below(2) == 0};
+                               .has_checkpoint = rng.below(2) == 0,
+                               .may_follow = rng.below(2) == 0};
   std::vector<plan::DeviceView> devices;
   for (const Candidate& candidate : test::candidates(1 + rng.below(9))) {
     question.candidates.push_back({candidate.peer, candidate.name, candidate.device});
+    if (rng.below(2) == 0) question.candidates.back().replica = static_cast<uint32_t>(rng.below(9));
     plan::DeviceView& device = devices.emplace_back();
     device = {.name = candidate.name,
               .region = candidate.device.region,

@@ -113,6 +113,7 @@ class Maker {
       to.terms.shares.front() = to.terms.every;
     if (chance()) to.terms.codec = *compress::parse("topk:0.02:int4");
     if (chance()) to.terms.settle_every = 1 + small();
+    if (to.terms.count > 2 && chance()) to.terms.followers = {0, to.terms.count - 1};
     pick(to.terms.outer.type, replicas::OuterType::Nesterov);
     to.terms.outer.learning_rate = rng_.normal();
     to.terms.outer.momentum = rng_.normal();
@@ -289,7 +290,7 @@ class Maker {
   }
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
-             to.committed, to.settled, to.keep_from, to.direct, to.stays);
+             to.committed, to.settled, to.keep_from, to.direct, to.stays, to.with_followers);
     pick(to.kind, CommandKind::Settle);
     if (to.kind == CommandKind::LeaveOut) to.left_out = {.replicas = {1, 3}, .owner = 2};
   }
@@ -319,7 +320,7 @@ class Maker {
     if (chance()) fill(to.damaged.emplace());
   }
   void fill(Drain& to) { fill_all(to.reason, to.returns); }
-  void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
+  void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch, to.follows); }
   void fill(StageFailed& to) {
     fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged, to.step);
     pick(to.error.code, kErrorCodeLast);

@@ -102,6 +102,33 @@ TEST(LocalSteps, ASlowReplicaMakesItsShareEvenly) {
   EXPECT_EQ(own_steps_after(run, 1, 9), 9u);
 }
 
+// Who has yet to be given what the others have makes no step, and nothing is dealt to it.
+TEST(LocalSteps, AFollowerMakesNone) {
+  LocalSteps run = local(3, 2, 9);
+  run.terms.followers = {1};  // 1 2 || 3 4, 5 6 || 7 8, 9
+  ASSERT_TRUE(is_valid(run));
+  EXPECT_EQ(run.terms.makers(), 2u);
+  EXPECT_EQ(last_inner_step(run), 5u);
+  EXPECT_EQ(round_of(run, 1).steps, (std::vector<uint64_t>{2, 0, 2}));
+  EXPECT_EQ(round_of(run, 5).steps, (std::vector<uint64_t>{1, 0, 0}));
+  EXPECT_EQ(round_of(run, 1).side_by_side, 2u);
+  for (uint64_t inner = 1; inner <= 5; ++inner) EXPECT_EQ(own_step(run, 1, inner), std::nullopt);
+  EXPECT_EQ(own_step(run, 2, 3), (OwnStep{7, 5}));
+  EXPECT_EQ(own_steps_after(run, 1, 4), 0u);
+  EXPECT_EQ(steps_after(run, 4), 8u);
+  run.terms.shares = {1, 2, 1};  // the largest share is its
+  ASSERT_TRUE(is_valid(run));
+  EXPECT_EQ(round_of(run, 1).steps, (std::vector<uint64_t>{1, 0, 1}));
+  EXPECT_EQ(own_step(run, 0, 1), (OwnStep{1, 1}));
+  EXPECT_EQ(own_step(run, 0, 2), std::nullopt);
+  EXPECT_EQ(own_step(run, 2, 3), (OwnStep{4, 3}));
+  for (const std::vector<uint32_t>& wrong :
+       {std::vector<uint32_t>{3}, std::vector<uint32_t>{1, 1}, std::vector<uint32_t>{0, 1, 2}}) {
+    run.terms.followers = wrong;
+    EXPECT_FALSE(is_valid(run));
+  }
+}
+
 TEST(LocalSteps, SharesThatCannotBe) {
   const auto is_fine = [](std::vector<uint64_t> shares) {
     LocalSteps run = local(2, 6, 20);

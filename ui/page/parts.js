@@ -56,9 +56,12 @@ function figuresOf(job, curves) {
   figure(list, 'loss', last === null ? null : loss(last));
   figure(list, 'accuracy', accuracy === null ? null : share(accuracy));
   figure(list, 'samples/s', job.samples_per_second > 0 && !hasEnded(job) ? rate(job.samples_per_second) : null);
-  const replicas = job.replicas, isAlone = replicas?.steps.length === 1;
-  figure(list, isAlone ? 'replica' : 'replicas', replicas ? String(replicas.steps.length) : null);
-  figure(list, `steps a round${isAlone || !replicas ? '' : ' each'}`, replicas ? rounds(replicas.steps) : null);
+  // Who makes no steps fetches what the others have.
+  const replicas = job.replicas, makers = replicas?.steps.filter((own) => own > 0) ?? [];
+  const isAlone = makers.length === 1, fetching = (replicas?.steps.length ?? 0) - makers.length;
+  figure(list, isAlone ? 'replica' : 'replicas',
+    replicas ? `${makers.length}${fetching > 0 ? ` and ${fetching} to come` : ''}` : null);
+  figure(list, `steps a round${isAlone || !replicas ? '' : ' each'}`, replicas ? rounds(makers) : null);
   figure(list, 'since they agreed', replicas?.agreed_step && !hasEnded(job)
     ? duration(replicas.seconds_since_agreement) : null);
   const saving = job.saving, isBehind = job.steps > 0 && Math.max(job.step, saving?.step ?? 0) >= job.steps;
