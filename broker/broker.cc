@@ -140,7 +140,10 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
           },
           [&](const proto::Drain& m) { on_drain(peer, m); },
           [&](const proto::StageReady& m) {
-            with_stage(m, [&](Job& job, uint32_t stage) { scheduler_.on_stage_ready(job, stage, m); });
+            with_stage(m, [&](Job& job, uint32_t stage) {
+              scheduler_.on_stage_ready(job, stage, m);
+              replanning_.on_stage_ready(job, stage, m);
+            });
           },
           [&](const proto::StageFailed& m) {
             with_stage(m, [&](Job& job, uint32_t stage) { recovery_.on_stage_failed(job, stage, peer, m); });

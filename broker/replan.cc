@@ -6,8 +6,9 @@
 namespace weft::broker {
 
 namespace {
-constexpr double kRateUnlimited = 125e6;  // bytes a second
-constexpr double kMoveSeconds = 2;        // connecting, compiling, the first steps
+constexpr double kRateUnlimited = 125e6;                // bytes a second
+constexpr double kMoveSeconds = 2;                      // connecting, compiling, the first steps
+constexpr Duration kFollowMax = std::chrono::hours(3);  // some GB over a slow line
 
 uint64_t steps_made(const Run& run) { return run.inner().made(run.committed_step()); }
 }  // namespace
@@ -35,7 +36,7 @@ bool Replanning::may_grow(const Job& job) const {
 
 void Replanning::look_at(Job& job) {
   const phase::Running& at = *job.running();
-  if (!at.run->followers().empty()) return;  // it is planned anew once they are there
+  if (!at.run->followers().empty()) return follow(job);
   if (!job.drift.is_time(step_.now.monotonic, steps_made(*at.run), may_grow(job))) return;
   if (const auto before = job.drift.take_disappointment()) {
     char text[160];
@@ -53,6 +54,45 @@ void Replanning::look_at(Job& job) {
     placed.push_back(static_cast<uint32_t>(own - request.candidates.begin()));
   }
   step_.effect(Reconsider{std::move(request), at.crew.plan, std::move(placed)});
+}
+
+// ---- replicas that follow the others
+
+void Replanning::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
+  phase::Running* at = job.running();
+  if (at == nullptr || at->over) return;
+  Followers& followers = at->run->followers();
+  if (!ready.follows && followers.has(stage)) followers.came(stage);
+  for (uint32_t s = 0; s < at->crew.stages.size(); ++s)  // that had it all when the run began
+    if (followers.has(s) && at->crew.stages[s].has_all) followers.came(s);
+  if (followers.are_there()) take_in(job);
+}
+
+// They make steps from the next agreement on.
+void Replanning::take_in(Job& job) {
+  phase::Running& at = *job.running();
+  if (at.moving || job.stop_requested) return;
+  std::string names;
+  for (uint32_t s = 0; s < at.crew.plan->stages.size(); ++s) {
+    const PlannedStage& planned = at.crew.plan->stages[s];
+    job.move_to.push_back(planned.peer);
+    if (at.run->followers().has(s)) names += (names.empty() ? "" : ", ") + pool_.at(planned.peer).name;
+  }
+  book_.notice(job, names + ": has what the others have, and takes part when they agree next");
+  at.moving = true;
+  runs_.request_stop(job, /*to_go_on=*/true);
+}
+
+// As long as somebody follows nothing is kept that the run could go back to, and nobody else joins it.
+void Replanning::follow(Job& job) {
+  const phase::Running& at = *job.running();
+  if (!at.run->followers().are_awaited() || step_.now.monotonic - at.since < kFollowMax) return;
+  for (uint32_t s = 0; s < at.crew.plan->stages.size() && !at.moving; ++s) {
+    if (!at.run->followers().has(s)) continue;
+    const PeerId peer = at.crew.plan->stages[s].peer;
+    job.losses.excluded.insert(peer);
+    runs_.leave_out(job, pool_.at(peer), "it was not given in time what the others have");
+  }
 }
 
 // Seconds: a snapshot, and fetching it elsewhere. Where it stays with the replicas who comes fetches about

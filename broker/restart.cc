@@ -36,7 +36,7 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
       recovery_(step_, pool_, book_, stand_bys_, availability_, runs_, phases_),
       scheduler_(options_, {step_, pool_, book_, runs_, stand_bys_, served_jobs_, probes_}, availability_,
                  phases_, recovery_),
-      replanning_(options_, step_, book_, runs_, availability_, scheduler_),
+      replanning_(options_, step_, pool_, book_, runs_, availability_, scheduler_),
       clients_(options_, step_, pool_, book_, runs_, probes_, phases_,
                [this](Peer& peer, ErrorCode code, const std::string& why) {
                  membership_.disconnect(peer, code, why);

@@ -328,17 +328,17 @@ void Scheduler::send_stage(const Job& job, const PlannedStage& stage, const Stat
 
 void Scheduler::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
   phase::Loading* loading = job.loading();
-  if (loading == nullptr) {
-    if (!ready.follows) runs_.on_followed(job, stage);
-    return;
-  }
+  if (loading == nullptr) return;
   Crew& crew = loading->crew;
+  const PlannedStage& planned = crew.plan->stages[stage];
+  step_.log("info stage_ready job=" + job.text() + " " + crew.plan->fields_of(stage) +
+            " peer=" + pool_.at(planned.peer).name + (ready.follows ? " follows=yes" : ""));
   crew.stages[stage].has_all = !ready.follows;
   // Without what it begins with only a follower is of use.
-  if (ready.follows && !is_follower(*crew.plan->stages[stage].assignment)) return;
+  if (ready.follows && !is_follower(*planned.assignment)) return;
   crew.stages[stage].ready = true;
   keep_memory(pool_, job, stage, ready.persistent, ready.microbatch);
-  const bool may_have_more = pool_.at(crew.plan->stages[stage].peer).device.stages > 1;
+  const bool may_have_more = pool_.at(planned.peer).device.stages > 1;
   if (crew.all_ready()) runs_.start(job);
   if (!may_have_more) return;
   // Beside it there may be room for a job that waits.

@@ -159,6 +159,10 @@ inline bool keeps_state(const AssignStage& assign) { return !assign.exact || ass
 inline bool is_follower(const AssignStage& assign) {
   return assign.local && assign.local->steps.terms.follows(assign.seat.replica);
 }
+// Some replica of the run is: what it fetches is lent to it for as long as that takes.
+inline bool is_followed(const AssignStage& assign) {
+  return assign.local && !assign.local->steps.terms.followers.empty();
+}
 // Whether it makes a copy that stays with the stages, or goes elsewhere: each of those replicas keeps its
 // own; a follower only `with_followers`.
 inline bool keeps_copy(const AssignStage& assign, bool stays, bool with_followers) {

@@ -162,7 +162,8 @@ ReplicaLaws::Complaint ReplicaLaws::on_command(const proto::Command& command) {
   if (!running_) return std::nullopt;
   counts_.kept += command.stays ? 1 : 0;
   is_settled_ = is_settled_ || command.kind == proto::CommandKind::Settle;
-  if (command.kind == proto::CommandKind::LeaveOut) {
+  // Who is lost when all have agreed has its part in that.
+  if (command.kind == proto::CommandKind::LeaveOut && command.committed < command.step) {
     left_out_ = command;
     ++counts_.left_out;
   }

@@ -37,9 +37,6 @@ void note_serving_again(Job& job, Instant now, JobBook& book) {
   book.notice(job, text);
 }
 
-// Some GB over a slow line.
-constexpr Duration kFollowMax = std::chrono::hours(3);
-
 }  // namespace
 
 bool can_replicas_give(const PlannedRun& plan, const Pool& pool) {
@@ -78,9 +75,6 @@ void Runs::start(Job& job) {
   book_.set_state(job, JobState::Running, plan.serves() ? "serves as " + plan.served.name : "");
   step_.stand_bys = true;
   (void)tell(job, [](Run& run, Instant now) { return run.start(now); });
-  for (uint32_t s = 0; s < plan.stages.size(); ++s)
-    if (const phase::Running* now = job.running(); now != nullptr && now->crew.stages[s].has_all)
-      on_followed(job, s);
   if (plan.serves()) note_serving_again(job, step_.now.monotonic, book_);
 }
 
@@ -95,7 +89,7 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
   if (plan.serves()) job.serving = {.model = plan.served, .has_name = true};
   for (StageAtWork& stage : at.crew.stages) {
     stage.ready = true;
-    stage.here = false;
+    stage.here = stage.has_all = false;
   }
   at.run = std::make_unique<Run>(job.number(), stored.run->plan_version, at.crew.plan, begin_of(job, plan),
                                  options_.run);
@@ -128,35 +122,6 @@ bool Runs::leave_out(Job& job, const Peer& peer, const std::string& why) {
   });
   if (is_left_out) at->moving = step_.peers = step_.stand_bys = true;
   return is_left_out;
-}
-
-// As long as somebody follows nothing is kept that the run could go back to, and nobody else joins it.
-void Runs::end_following(Job& job) {
-  const phase::Running& at = *job.running();
-  for (uint32_t s = 0; s < at.crew.plan->stages.size(); ++s) {
-    const PeerId peer = at.crew.plan->stages[s].peer;
-    if (at.moving || !at.run->followers().has(s)) continue;
-    job.losses.excluded.insert(peer);
-    if (leave_out(job, pool_.at(peer), "it was not given in time what the others have")) job.move_to.clear();
-  }
-}
-
-void Runs::on_followed(Job& job, uint32_t stage) {
-  phase::Running* at = job.running();
-  if (at == nullptr || at->over || !at->run->followers().has(stage)) return;
-  (void)tell(job, [&](Run& run, Instant now) { return run.on_followed(now, stage); });
-  at = job.running();
-  if (at == nullptr || at->over || at->moving || job.stop_requested || !at->run->followers().are_there())
-    return;
-  std::string names;
-  for (uint32_t s = 0; s < at->crew.plan->stages.size(); ++s) {
-    const PlannedStage& planned = at->crew.plan->stages[s];
-    job.move_to.push_back(planned.peer);
-    if (at->run->followers().has(s)) names += (names.empty() ? "" : ", ") + pool_.at(planned.peer).name;
-  }
-  book_.notice(job, names + ": has what the others have, and takes part when they agree next");
-  at->moving = true;
-  request_stop(job, /*to_go_on=*/true);
 }
 
 // ---- what stages say
@@ -326,10 +291,6 @@ void Runs::check_progress() {
       if (at->run->late()) {
         give_verdict(job, {.kind = Verdict::Kind::Late});
         continue;
-      }
-      if (at->run->followers().are_awaited() && now - at->since > kFollowMax) {
-        end_following(job);
-        if (at->over || at->moving) continue;
       }
       const Duration deadline = deadlines_.stall(job);
       if (now - at->run->last_progress() <= deadline) continue;

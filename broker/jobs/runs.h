@@ -87,9 +87,6 @@ class Runs {
   void ask_to_resume(Job& job, Peer& peer);
   void on_relay_waiting(const proto::Secret& ticket);
 
-  // A follower's stage has what the others have. Once all have, the run stops, to go on with them.
-  void on_followed(Job& job, uint32_t stage);
-
   // What a peer says of its stage's work. Nothing: the stage is not found to be slow.
   std::optional<SlowStage> on_work(Peer& peer, const proto::StageWork& work);
   // And of what its stage saves.
@@ -110,7 +107,6 @@ class Runs {
   void carry_out_one(Job& job, RunEffect& effect, Outcome& outcome);
   void issue(Job& job, const proto::Command& command);
   void send_to_stage(Job& job, uint32_t stage, proto::Message message);
-  void end_following(Job& job);
   void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
   void give_verdict(Job& job, Verdict verdict);
   void note_service(Job& job);

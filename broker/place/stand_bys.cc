@@ -234,7 +234,7 @@ void StandBys::find_holders(Job& job) {
   const auto holders_of = [&](uint32_t stage, uint64_t step) {
     std::vector<PeerId> holders;
     if (at.crew.stages[stage].left_out) return holders;
-    if (at.run->followers().has(stage) && !at.run->have_followers_part(step)) return holders;
+    if (at.run->followers().has(stage) && !at.run->followers().have_part(step)) return holders;
     const PeerId& own = at.crew.plan->stages[stage].peer;
     for (const auto& [id, peer] : pool_.peers()) {
       if (!peer.connection || peer.device_lost) continue;

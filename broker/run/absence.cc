@@ -42,7 +42,7 @@ bool Absence::are_linked(uint32_t owner, const std::vector<uint32_t>& lost) cons
 }
 
 bool Absence::can_be_without(uint32_t replica) const {
-  if (!inner_.are_local() || has_replica(replica)) return false;
+  if (!inner_.are_local() || replica >= inner_.replicas() || has_replica(replica)) return false;
   for (uint32_t other = 0; other < inner_.replicas(); ++other)
     if (other != replica && !has_replica(other) && !inner_.local()->terms.follows(other)) return true;
   return false;
@@ -73,6 +73,14 @@ std::optional<LeftOut> Absence::without(uint32_t replica, uint64_t step) const {
   return std::nullopt;
 }
 
+LeftOut Absence::after_agreement(uint32_t replica) const {
+  LeftOut left_out{.replicas = lost_};
+  left_out.replicas.insert(std::lower_bound(left_out.replicas.begin(), left_out.replicas.end(), replica),
+                           replica);
+  while (left_out.has(left_out.owner)) ++left_out.owner;
+  return left_out;
+}
+
 // ---- what came of it
 
 void Absence::begin(uint32_t replica, uint64_t step) {
@@ -83,13 +91,19 @@ void Absence::begin(uint32_t replica, uint64_t step) {
 
 void Absence::begin(const proto::Command& command) {
   lost_ = command.left_out.replicas;
-  left_out_ = command.left_out;
   step_ = command.step;
+  if (command.committed >= command.step) {
+    if (sequence_after_agreement_ == 0) sequence_after_agreement_ = command.sequence;
+    return;
+  }
+  left_out_ = command.left_out;
   sequence_ = command.sequence;
   answered_.assign(plan_->stages.size(), false);
 }
 
 Status Absence::on_report(uint32_t stage, const proto::ReplicasLeftOut& report) {
+  // What all have agreed on stays as it is, as every stage then says.
+  if (sequence_after_agreement_ != 0 && report.sequence >= sequence_after_agreement_) return {};
   const bool is_of_earlier = is_told() && report.sequence < sequence_;  // before somebody else was lost, too
   if (has(stage) || report.step != step_ || (!is_of_earlier && !awaits(stage)))
     return fail(ErrorCode::InvalidArgument,

@@ -33,8 +33,11 @@ class Absence {
   // mean that the lost ones were to take; and no inner step after it may have a number that was there before.
   std::optional<replicas::LeftOut> without(uint32_t replica, uint64_t step) const;
 
-  // It was lost, and is left out as the command tells the others, which is as without() said; or it was lost
-  // when all had agreed after `step`, and has its part in that.
+  // Likewise, if it was lost when all had agreed, and has its part in that.
+  replicas::LeftOut after_agreement(uint32_t replica) const;
+
+  // It was lost, and is left out as the command tells the others, which is as one of these said: after the
+  // agreement, if the command's step was committed. Or nobody is told, for the run has made no step yet.
   void begin(const proto::Command& command);
   void begin(uint32_t replica, uint64_t step);
 
@@ -46,7 +49,9 @@ class Absence {
   bool is_open() const;
   bool holds(uint64_t step) const { return is_told() && step >= step_ && is_open(); }
   // To the run's end, so that a broker that is restarted knows of it.
-  bool is_settled(uint64_t sequence) const { return sequence < sequence_; }
+  bool is_settled(uint64_t sequence) const {
+    return sequence < (is_told() ? sequence_ : sequence_after_agreement_);
+  }
   // A stage that came back says again what it answered.
   void on_resumed(uint32_t stage);
 
@@ -71,7 +76,8 @@ class Absence {
   InnerSteps inner_;
   std::vector<uint32_t> lost_;  // ascending
   uint64_t step_ = 0;
-  uint64_t sequence_ = 0;  // of the command; 0: nobody was told
+  uint64_t sequence_ = 0;                  // of the command; 0: nobody was told
+  uint64_t sequence_after_agreement_ = 0;  // likewise, of the first one after all had agreed
   replicas::LeftOut left_out_;
   std::vector<bool> answered_;  // by stage
   bool too_late_ = false;

@@ -24,6 +24,10 @@ class Followers {
 
   // That stage has what the others have, and has taken what they agreed on since.
   void came(uint32_t stage) { is_there_[stage] = true; }
+  // They have a part in a snapshot of that step; and whether they have one in what the run goes back to, if
+  // that is of this step.
+  void take_part(uint64_t step) { part_since_ = std::min(part_since_, step); }
+  bool have_part(uint64_t step) const { return step >= part_since_; }
 
   bool has(uint32_t stage) const { return follows_[stage]; }
   bool empty() const { return std::find(follows_.begin(), follows_.end(), true) == follows_.end(); }
@@ -42,6 +46,7 @@ class Followers {
   std::vector<uint32_t> replica_of_;  // by stage, as all here
   std::vector<bool> follows_, is_there_;
   size_t replicas_ = 0;
+  uint64_t part_since_ = UINT64_MAX;
 };
 
 }  // namespace weft::broker

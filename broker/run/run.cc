@@ -182,14 +182,6 @@ std::optional<RunEffects> Run::leave_out(Instant now, uint32_t replica) {
   return out;
 }
 
-RunEffects Run::on_followed(Instant now, uint32_t stage) {
-  RunEffects out;
-  if (ended_ || !followers_.has(stage) || absence_.has(stage)) return out;
-  followers_.came(stage);
-  last_progress_ = now;
-  return out;
-}
-
 // Snapshots, or stages that have yet to say whether they left others out.
 bool Run::is_gated(uint64_t step) const { return rounds_.under_way().is_gated(step) || absence_.holds(step); }
 

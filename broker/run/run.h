@@ -73,10 +73,7 @@ class Run {
   // other peers. Of its stages nothing may be told any more. Nothing: it cannot be.
   std::optional<RunEffects> leave_out(Instant now, uint32_t replica);
   const Absence& absence() const { return absence_; }
-  // A follower's stage has what the others have.
-  RunEffects on_followed(Instant now, uint32_t stage);
-  const Followers& followers() const { return followers_; }
-  bool have_followers_part(uint64_t step) const { return rounds_.have_followers_part(step); }
+  Followers& followers() { return followers_; }
   bool is_moving() const { return moving_; }  // it stops, to go on with other peers
   // The replica that holds the others up, as of the last tick; and that none is late in this round any more.
   std::optional<LateReplica> late() const { return lateness_.late(); }

@@ -39,7 +39,8 @@ void Commands::resume(const std::vector<Command>& recorded) {
     parts_.comparison.resume(command);
     parts_.forward.resume(command);
     if (command.kind == CommandKind::LeaveOut) parts_.absence.begin(command);
-    if (command.kind == CommandKind::LeaveOut && parts_.absence.has_replica(kEvaluates))
+    if (command.kind == CommandKind::LeaveOut && command.committed < command.step &&
+        command.left_out.has(kEvaluates))
       parts_.forward.give_up(command.step);
     if (command.kind == CommandKind::LeaveOut || command.kind == CommandKind::Settle) settled_ = command.step;
   }
@@ -184,10 +185,10 @@ bool Commands::leave_out(Instant now, uint32_t replica, RunEffects& out) {
   const auto left_out = agreed ? std::nullopt : parts_.absence.without(replica, step);
   if (agreed ? step == plan_->training.steps : !left_out) return false;
   stop();
-  if (agreed)
+  if (agreed && inner_.is_begun_at(step))
     parts_.absence.begin(replica, step);
   else
-    tell_left_out(now, step, *left_out, out);
+    tell_left_out(now, step, agreed ? parts_.absence.after_agreement(replica) : *left_out, out);
   parts_.steps.leave_out(replica);
   parts_.rounds.leave_out();
   write_last_snapshot(now, /*moving=*/true, out);
@@ -199,7 +200,8 @@ void Commands::tell_left_out(Instant now, uint64_t step, const replicas::LeftOut
   write({.kind = CommandKind::LeaveOut, .step = step, .left_out = left_out}, out);
   settled_ = step;
   parts_.absence.begin(script_.commands().back());
-  if (left_out.has(kEvaluates)) parts_.forward.give_up(step);
+  const bool agreed = parts_.steps.committed() >= step;
+  if (!agreed && left_out.has(kEvaluates)) parts_.forward.give_up(step);
 }
 
 void Commands::write_comparison_if_due(Instant now, RunEffects& out) {

@@ -32,7 +32,7 @@ CheckpointCommitted Rounds::taken_from(Round round) const {
 }
 
 Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
-               const RunOptions& options, const Absence& absence, const Followers& followers)
+               const RunOptions& options, const Absence& absence, Followers& followers)
     : job_(job),
       plan_(std::move(plan)),
       inner_(*plan_),
@@ -58,7 +58,7 @@ void Rounds::resume(const proto::Command& command, uint64_t recorded) {
   if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::CopyState) return;
   written_ = {command.step, command.kind == CommandKind::Checkpoint};
   have_stayed_ = have_stayed_ || command.stays;
-  if (command.with_followers && !with_followers_from_) with_followers_from_ = command.step;
+  if (command.with_followers) followers_.take_part(command.step);
   if (command.step <= checkpointed_) return;
   rounds_.drop(command.step);  // one that had failed, which the script still has behind a LeaveOut
   add({.sequence = command.sequence,
@@ -126,7 +126,7 @@ proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
   round.direct = !durable && !round.gates && count_ > 1 && !direct_failed_ && place.may_be_direct;
   if (!durable && !round.gates && do_stay()) have_stayed_ = round.direct = round.stays = true;
   round.with_followers = followers_.are_there();
-  if (round.with_followers && !with_followers_from_) with_followers_from_ = round.step;
+  if (round.with_followers) followers_.take_part(round.step);
   const Round& written = add(std::move(round));
   return {.kind = durable ? CommandKind::Checkpoint : CommandKind::CopyState,
           .step = place.granted,

@@ -47,7 +47,7 @@ class Rounds {
  public:
   // `absence`: the replicas that the run has lost; it and `followers` outlive this.
   Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
-         const RunOptions& options, const Absence& absence, const Followers& followers);
+         const RunOptions& options, const Absence& absence, Followers& followers);
 
   void start(Instant now) { last_checkpoint_ = now; }
   // Instead: as the last command of a broker before this one had it, and each command that is not settled.
@@ -115,10 +115,6 @@ class Rounds {
   // A direct copy failed: whether that was the last one.
   bool give_up_direct(const Error& why);
   bool has_given_up_direct() const { return direct_failed_; }
-  // Whether a follower's stage has a part in what the run goes back to, if that is of this step.
-  bool have_followers_part(uint64_t step) const {
-    return with_followers_from_ && step >= *with_followers_from_;
-  }
   // The step of a direct copy that nobody has fetched for too long.
   std::optional<uint64_t> unfetched(Instant now) const;
   // Whether copies may stay with replicas, because every peer can be reached by those who come; and whether
@@ -152,7 +148,7 @@ class Rounds {
   InnerSteps inner_;
   RunOptions options_;
   const Absence& absence_;
-  const Followers& followers_;
+  Followers& followers_;
   CopyPace pace_;
   std::vector<Bytes> bytes_;  // by stage, of a snapshot
   RoundsUnderWay rounds_;
@@ -171,8 +167,7 @@ class Rounds {
   Instant last_checkpoint_{};
   bool direct_failed_ = false;
   bool may_stay_ = false, have_stayed_ = false;
-  std::optional<uint64_t> with_followers_from_{};  // the first snapshot in which they have a part
-  uint32_t direct_failures_ = 0;                   // in a row
+  uint32_t direct_failures_ = 0;  // in a row
 };
 
 }  // namespace weft::broker

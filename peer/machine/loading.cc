@@ -253,7 +253,8 @@ void Peer::State::begin_lending(HeldStage& stage) {
   given_meanwhile.clear();
   if (stage.lent.empty()) return;
   shelf.name(stage.lent);
-  if (shares_offer() && !stage.to_lend.empty()) stage.lends_until = now + kLendPatience;
+  if (shares_offer() && !stage.to_lend.empty() && !is_followed(*stage.assignment))
+    stage.lends_until = now + kLendPatience;
   say("info stage_lends run=" + std::to_string(stage.run()) +
       " tensors=" + std::to_string(stage.lent.size()));
 }

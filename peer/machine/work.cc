@@ -23,7 +23,7 @@ void Peer::State::on_command(const proto::Command& command) {
     report(*stage, command.sequence, std::move(message));
     if (stage->failed) return;
   }
-  end_lending(*stage);
+  if (!is_followed(*stage->assignment)) end_lending(*stage);
   stage->reports.trim(stage->machine.committed(), stage->machine.settled());
   stage->uploads.drop_snapshots(stage->machine.settled());
   snapshots_of(command.run).forget(stage->machine.keep_from());

@@ -7,7 +7,9 @@
 
 namespace weft::peer {
 
+// Means are taken and weighed by those that have learnt something.
 Status FollowedMeans::add(const Task& task, const std::vector<AgreedShare>& means) {
+  if (task.kind != TaskKind::Differ && task.kind != TaskKind::Agree) return {};
   if (!file_ && !means.empty()) file_.reset(std::tmpfile());
   if (!file_ && !means.empty())
     return fail(ErrorCode::ResourceExhausted, "no file can be made for what the others agree on");
@@ -27,8 +29,7 @@ Status FollowedMeans::add(const Task& task, const std::vector<AgreedShare>& mean
   return {};
 }
 
-Status FollowedMeans::take_all(
-    const std::function<Status(const Task&, const std::vector<AgreedShare>&)>& take) {
+Status FollowedMeans::take_all(SeatAgreement& to) {
   if (file_ && (std::fflush(file_.get()) != 0 || std::fseek(file_.get(), 0, SEEK_SET) != 0))
     return fail(ErrorCode::ResourceExhausted, "what the others agreed on cannot be read again");
   for (Kept& kept : std::exchange(kept_, {})) {
@@ -39,7 +40,12 @@ Status FollowedMeans::take_all(
         return fail(ErrorCode::ResourceExhausted, "what the others agreed on cannot be read again");
       kept.means[i].tensor = std::move(tensor);
     }
-    WEFT_TRY_STATUS(take(kept.task, kept.means));
+    if (kept.task.kind == TaskKind::Agree) {
+      WEFT_TRY_STATUS(to.agree(kept.task, kept.means));
+      continue;
+    }
+    WEFT_TRY(const auto sent, to.differ(kept.task));
+    if (!sent.empty()) return fail(ErrorCode::Internal, "a follower has learnt something");
   }
   file_.reset();
   bytes_ = 0;

@@ -5,26 +5,27 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
 #include "peer/machine/task.h"
+#include "peer/service/seat_agreement.h"
 #include "peer/service/share.h"
 
 namespace weft::peer {
 
 class FollowedMeans {
  public:
-  // `bytes_max`: of all numbers that are kept at a time.
-  explicit FollowedMeans(Bytes bytes_max) : bytes_max_(bytes_max) {}
+  // `state`: of the stage; 64 times that may be kept, which some hundred rounds in four bits do not take
+  // longer to send than the state itself.
+  explicit FollowedMeans(Bytes state) : bytes_max_{kStatesMax * (state.value + (1 << 20))} {}
 
   // A task of an agreement, with what it would have read. ResourceExhausted: there is no room for it.
   Status add(const Task& task, const std::vector<AgreedShare>& means);
-  // Each of them, in order; then there are none. Errors: those of `take`, and of the disk.
-  Status take_all(const std::function<Status(const Task&, const std::vector<AgreedShare>&)>& take);
+  // Each of them, in order; then there are none. Errors: those of `to`, and of the disk.
+  Status take_all(SeatAgreement& to);
   size_t tasks() const { return kept_.size(); }
 
  private:
@@ -36,6 +37,7 @@ class FollowedMeans {
   struct Close {
     void operator()(std::FILE* file) const { (void)std::fclose(file); }
   };
+  static constexpr int64_t kStatesMax = 64;
   const Bytes bytes_max_;
   std::vector<Kept> kept_;
   std::unique_ptr<std::FILE, Close> file_;

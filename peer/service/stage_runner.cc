@@ -47,10 +47,7 @@ Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const p
   for (const proto::StageProgram& stage : runner->assignment_->programs)
     WEFT_TRY_STATUS(runner->add_program(stage));
   if (is_follower(*runner->assignment_)) {
-    // While it fetches what the others have: some hundred rounds in four bits take no longer.
-    constexpr int64_t kStatesMax = 64;
-    runner->followed_ =
-        std::make_unique<FollowedMeans>(Bytes{kStatesMax * (runner->state_->bytes().value + (1 << 20))});
+    runner->followed_ = std::make_unique<FollowedMeans>(runner->state_->bytes());
     return runner;
   }
   WEFT_TRY_STATUS(runner->load_state(tensors));
@@ -60,12 +57,7 @@ Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const p
 Status StageRunner::load(const TensorSource& tensors) {
   if (!followed_) return fail(ErrorCode::Internal, "a stage that has its tensors is given others");
   WEFT_TRY_STATUS(load_state(tensors));
-  const std::unique_ptr<FollowedMeans> followed = std::exchange(followed_, nullptr);
-  return followed->take_all([this](const Task& task, const std::vector<AgreedShare>& means) -> Status {
-    if (task.kind == TaskKind::Agree) return agreement_->agree(task, means);
-    WEFT_TRY(const auto sent, agreement_->differ(task));  // it has learnt nothing, and sends nothing
-    return sent.empty() ? Status{} : fail(ErrorCode::Internal, "a follower has learnt something");
-  });
+  return std::exchange(followed_, nullptr)->take_all(*agreement_);
 }
 
 // Slots for which nothing came stay zero, as at the start of a run; every weight must come.
@@ -351,10 +343,7 @@ Status StageRunner::snapshot(Submitted& submitted) {
 }
 
 Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted) {
-  if (followed_) {
-    const bool changes = task.kind == TaskKind::Differ || task.kind == TaskKind::Agree;
-    return changes ? followed_->add(task, inputs.agreed) : Status{};
-  }
+  if (followed_) return followed_->add(task, inputs.agreed);
   if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
   if (task.kind == TaskKind::Agree) return agreement_->agree(task, inputs.agreed);
   if (task.kind == TaskKind::Differ) {

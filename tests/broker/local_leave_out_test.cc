@@ -303,7 +303,7 @@ TEST(LocalLeaveOut, WhoHasTakenMeansAndIsLostThenTakesWhatIsOwedOfThem) {
     absence.begin(lost, 3);
     CheckpointCommitted snapshot{.step = 3,
                                  .local = proto::LocalPoint{.steps = 9, .skipped_steps = {0, 0, 0}}};
-    absence.complete(snapshot);
+    absence.complete(snapshot, {});
     EXPECT_EQ(snapshot.local->inherited.returns_are_lost, lost == 0);
   }
 }

@@ -36,6 +36,7 @@ struct LocalShape {
   std::vector<replicas::StepRange> given_again{};
   std::set<uint64_t> bad{};  // steps of the run whose gradients are not finite
   uint64_t settle_every = 1;
+  std::vector<uint32_t> followers{};  // none of which takes means
 };
 
 constexpr uint32_t kLocalBatch = 8, kLocalMicrobatches = 2;
@@ -52,12 +53,14 @@ struct Dealt {
 inline std::vector<uint64_t> counts_of(const LocalShape& shape, uint64_t left) {
   std::vector<uint64_t> whole(shape.replicas, shape.every);
   if (!shape.shares.empty()) whole = shape.shares;
+  for (const uint32_t follower : shape.followers) whole[follower] = 0;
   uint64_t all = 0, more = 0;
   for (const uint64_t share : whole) all += share;
   if (left >= all) return whole;
   std::vector<uint64_t> counts;
   for (const uint64_t share : whole) more += counts.emplace_back(left * share / all);
-  for (uint32_t r = 0; more < left; ++r, ++more) ++counts[r];
+  for (uint32_t r = 0; more < left; ++r)
+    if (whole[r] > 0) ++counts[r], ++more;
   return counts;
 }
 // Whose samples the step takes: of those that are given again as long as there are any.
@@ -151,6 +154,7 @@ inline std::shared_ptr<broker::PlannedRun> local_plan(const LocalShape& shape,
   local.terms.codec = compress::parse("int8").value();
   local.terms.shares = shape.shares;
   local.terms.settle_every = shape.settle_every;
+  local.terms.followers = shape.followers;
   local.given_again = shape.given_again;
   plan->local_steps = local;
   plan->replicas_max = shape.replicas_max;
@@ -332,7 +336,10 @@ class LocalSeat {
   }
   std::optional<proto::Message> carry_out(const proto::Command& command) const {
     using enum proto::CommandKind;
-    if (command.kind == CopyState || command.kind == Checkpoint) return snapshot(command.step);
+    if (command.kind == CopyState || command.kind == Checkpoint) {
+      const bool has_part = keeps_copy(*stage_, command.stays, command.with_followers);
+      return has_part ? std::optional<proto::Message>(snapshot(command.step)) : std::nullopt;
+    }
     const bool evaluates = stage_->seat.replica == 0 && stage_->seat.stage + 1 == stage_->stage_count;
     if (command.kind != Evaluate || !evaluates) return std::nullopt;
     return proto::EvaluationReport{.run = stage_->run,

@@ -41,7 +41,8 @@ class CommandsFixture {
       : plan(test::plan_of(shape)),
         steps(plan, 0, 0),
         absence(plan),
-        rounds(1, plan, {}, options, absence),
+        followers(*plan),
+        rounds(1, plan, {}, options, absence, followers),
         forward(plan, {}, options.forward_chunk),
         comparison(*plan, {}, options),
         commands(1, 1, plan, options, {steps, rounds, forward, comparison, absence}) {
@@ -67,6 +68,7 @@ class CommandsFixture {
   std::shared_ptr<const PlannedRun> plan;
   Steps steps;
   Absence absence;
+  Followers followers;
   Rounds rounds;
   ForwardPass forward;
   Comparison comparison;

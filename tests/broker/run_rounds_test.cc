@@ -18,7 +18,10 @@ using Kind = Rounds::Kind;
 class RoundsFixture {
  public:
   explicit RoundsFixture(const Shape& shape, const RunOptions& options = {})
-      : plan(test::plan_of(shape)), absence(plan), rounds(1, plan, {}, options, absence) {
+      : plan(test::plan_of(shape)),
+        absence(plan),
+        followers(*plan),
+        rounds(1, plan, {}, options, absence, followers) {
     rounds.start(now);
   }
   // Of the step, which is granted.
@@ -45,6 +48,7 @@ class RoundsFixture {
 
   std::shared_ptr<const PlannedRun> plan;
   Absence absence;
+  Followers followers;
   Rounds rounds;
   Instant now = Instant{} + 1h;
   uint64_t sequence = 0, granted = 0;
@@ -348,7 +352,8 @@ class LocalRounds {
   explicit LocalRounds(uint64_t copy_rate)
       : plan(test::local_plan({.replicas = 2, .stages = 1, .every = 3, .steps = 60})),
         absence(plan),
-        rounds(1, plan, {}, {.copy_rate = copy_rate}, absence) {
+        followers(*plan),
+        rounds(1, plan, {}, {.copy_rate = copy_rate}, absence, followers) {
     rounds.start(now);
   }
   proto::Command write(uint64_t step) {
@@ -362,6 +367,7 @@ class LocalRounds {
   }
   std::shared_ptr<const PlannedRun> plan;
   Absence absence;
+  Followers followers;
   Rounds rounds;
   Instant now = Instant{} + 1h;
   uint64_t sequence = 0;

@@ -35,7 +35,7 @@ join_home a
 join_home b
 wait_for_peers a b
 submit_job "$job" "${sets[@]}" --set "output=$work/out.onnx"
-wait_for_step $((4 * every))
+wait_for_step $((2 * every))
 follows c 3
 began=$STEP
 "$weft" status "$job_number" >"$work/status.txt"
@@ -46,7 +46,7 @@ wait_for_event '"event":"plan"' 60
 [[ $LINE != *'once it has been given'* ]] || fail "c follows still: $LINE"
 next_step
 [ $((STEP - began)) -ge $every ] || fail "the others made $((STEP - began)) steps while c fetched"
-wait_for_step $((STEP + 6 * every))
+wait_for_step $((STEP + 2 * every))
 echo "c: the others made $((STEP - began)) steps while it fetched"
 
 # One of the others is lost while somebody fetches, and what it was to give.
@@ -62,7 +62,7 @@ wait_for_event '"event":"plan"' 60
 wait_for_recovery
 wait_for_event "has what the others have, and takes part when they agree next" 120
 wait_for_event '"event":"plan"' 60
-wait_for_step $((STEP + 6 * every))
+wait_for_step $((STEP + 2 * every))
 stop_job "$work/out.onnx"
 record=$work/out.rounds.jsonl
 made=$(steps_of_record "$record")

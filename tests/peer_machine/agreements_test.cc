@@ -190,6 +190,26 @@ TEST(AgreementTurns, BeginAgainWithoutAReplicaThatIsLost) {
               second.ends_round);
 }
 
+// Who follows has sent nothing: what is agreed on stays as it is, also where it is agreed on already.
+TEST(AgreementTurns, GoOnWhereAFollowerIsLost) {
+  for (const bool is_over : {false, true}) {
+    Overlapping here;
+    here.assign.local->steps.terms.followers = {0};
+    here.agreements = Agreements(here.shared());
+    peer::AgreementTurns turns(here.shared(), here.agreements);
+    ASSERT_EQ(turns.next(4, 5).value().kind, peer::TaskKind::Differ);
+    const proto::Command leave_out{.kind = proto::CommandKind::LeaveOut, .step = 8, .left_out = {{0}, 1}};
+    EXPECT_TRUE(turns.on_command(leave_out, 5, is_over ? 8 : 5).has_value());
+    EXPECT_FALSE(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late);
+    EXPECT_EQ(turns.next_of_before(), std::nullopt) << "its difference is on its way";
+    EXPECT_TRUE(here.come({2, 2}, 5, 0, 5).has_value()) << "with the number that it had";
+    const auto mean = turns.next_of_before();
+    ASSERT_TRUE(mean.has_value());
+    EXPECT_EQ(mean->kind, peer::TaskKind::Mean);
+    EXPECT_EQ(mean->attempt(), 0u);
+  }
+}
+
 // Of the round before the last two it has all that the lost one was to send, or it says so.
 TEST(AgreementTurns, SayThatTheyLackWhatALostOneWasToSend) {
   for (const bool is_there : {true, false}) {

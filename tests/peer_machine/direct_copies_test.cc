@@ -264,6 +264,17 @@ TEST(DirectCopy, AStageThatLendsWaitsWhileThereIsProgressAndNotForWhoNeverComes)
   EXPECT_FALSE(shell.memory.contains(digest_of("c")));
 }
 
+// Whoever was assigned its stage a moment earlier came for it before this one was; and what the stage begins
+// with itself takes no room that it would not have taken.
+TEST(DirectCopy, AStageThatLendsDoesNotWaitForWhatWasGivenBeforeOrIsItsOwn) {
+  proto::AssignStage assign;
+  Shell shell = lending(assign);
+  assign.lends = {digest_of("a"), digest_of("c")};
+  shell.act(shell.peer.on_giving(shell.now, digest_of("c"), true));
+  shell.say(assign);
+  EXPECT_TRUE(shell.runner.has_value());
+}
+
 TEST(DirectCopy, WhatIsLentGoesWithTheStage) {
   proto::AssignStage assign;
   Shell shell = lending(assign);

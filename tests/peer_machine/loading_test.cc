@@ -24,6 +24,34 @@ TEST(Loading, FetchesEachTensorOnceAndReportsReadyWhenRunnerAndLinksAreUp) {
   EXPECT_EQ(shell.told_of<proto::StageReady>()[0].persistent.value, 7);
 }
 
+// The others do not wait for what it fetches; it says once more that it is ready when all of that is there.
+TEST(Loading, AFollowerIsReadyBeforeItsTensorsAre) {
+  Shell shell;
+  shell.join();
+  proto::AssignStage assign = assignment({.contents = {"a", "b"}});
+  assign.seat = {0, 1};
+  assign.local.emplace().steps = {.terms = {.count = 2, .every = 4, .followers = {1}}, .steps = 40};
+  assign.training.steps = last_inner_step(assign.local->steps);
+  shell.say(assign);
+  ASSERT_TRUE(shell.runner.has_value());
+  const auto made = [&] {
+    shell.act(shell.peer.on_runner_made(shell.now, shell.runner->generation, peer::RunnerSize{Bytes{7}, {}}));
+  };
+  made();
+  shell.act(shell.peer.on_links_up(shell.now, shell.links->generation));
+  ASSERT_EQ(shell.told_of<proto::StageReady>().size(), 1u);
+  EXPECT_TRUE(shell.told_of<proto::StageReady>()[0].follows);
+  EXPECT_EQ(shell.runners_loaded, 0u);
+  shell.answer_fetches();
+  EXPECT_EQ(shell.runners_loaded, 1u);
+  EXPECT_EQ(shell.told_of<proto::StageReady>().size(), 1u) << "what was agreed on since is not taken yet";
+  made();
+  ASSERT_EQ(shell.told_of<proto::StageReady>().size(), 2u);
+  EXPECT_FALSE(shell.told_of<proto::StageReady>()[1].follows);
+  shell.say(proto::ResumeStage{1, 1});
+  ASSERT_EQ(shell.told_of<proto::StageReady>().size(), 3u) << "a broker that was restarted does not know";
+}
+
 TEST(Loading, AsksForSoManyAtOnceOnly) {
   Shell shell;
   shell.join();
