@@ -171,7 +171,11 @@ StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate>
   request.cluster = probes_.cluster_of(request.candidates);
   if (const CheckpointCommitted* point = job.points.newest()) request.checkpoint = *point;
   request.checkpoint_is_direct = job.points.is_direct();
-  request.may_follow = job.points.stays();
+  // Whoever follows is planned with once more, by a copy that each has to be able to give.
+  request.may_follow = job.points.stays() && std::all_of(request.candidates.begin(), request.candidates.end(),
+                                                         [&](const Candidate& candidate) {
+                                                           return pool_.at(candidate.peer).may_give();
+                                                         });
   request.microbatch_size = job.microbatch_size;
   request.shares = job.shares;
   request.gentler = job.gentler;

@@ -14,9 +14,11 @@ namespace {
 std::string number(uint64_t value) { return std::to_string(value); }
 
 // Why a run is planned anew: somebody is slower than the others, or was left out for that.
+// A large blob that is given over a slow line may take longer than its asker waits: here it comes in one
+// piece.
 bool is_about_speed(const std::string& text) {
-  for (const char* reason :
-       {"planned anew", "slower than promised", "without those that were lost", "the others have waited"})
+  for (const char* reason : {"planned anew", "slower than promised", "without those that were lost",
+                             "the others have waited", "fetching the stage's tensors: nobody answers"})
     if (text.find(reason) != std::string::npos) return true;
   return false;
 }

@@ -52,10 +52,7 @@ Arguments parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    const auto number = [&] {
-      ++i;
-      return number_of(option.c_str(), value);
-    };
+    const auto number = [&] { return number_of(argv[i++], value); };
     if (option == "--seed") {
       arguments.simulation.seed = number();
     } else if (option == "--peers") {
@@ -67,10 +64,9 @@ Arguments parse(int argc, char** argv) {
       arguments.simulation.chaos = std::chrono::minutes(number());
     } else if (option == "--no-faults") {
       arguments.simulation.faults = false;
-    } else if (option == "--followers") {
-      arguments.simulation.replicas = arguments.simulation.followers = true;
-    } else if (option == "--replicas") {
+    } else if (option == "--followers" || option == "--replicas") {
       arguments.simulation.replicas = true;
+      arguments.simulation.followers |= option == "--followers";
     } else if (option == "--drift") {
       ++i;
       const std::string lines = value == nullptr ? "" : value;

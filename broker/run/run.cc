@@ -139,8 +139,7 @@ void Run::commit_steps(Instant now, RunEffects& out) {
       out.push_back(SayEvent{std::move(*committed.event)});
     if (!committed.divergence) continue;
     ended_ = true;
-    out.push_back(std::move(*committed.divergence));
-    return;
+    return out.push_back(std::move(*committed.divergence));
   }
 }
 

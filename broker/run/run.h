@@ -87,9 +87,8 @@ class Run {
   bool do_copies_stay() const { return rounds_.do_stay(); }
   // The oldest direct copy of which every stage has its part and that is not whole yet.
   std::optional<CheckpointCommitted> copy_to_fetch() const { return rounds_.copy_to_fetch(); }
-  // Somebody has fetched that stage's part of it.
+  // Somebody has fetched that stage's part of it; nobody is there to fetch what is under way; and nobody can.
   RunEffects on_fetched(Instant now, uint32_t stage, uint64_t step);
-  // Nobody is there to fetch what is under way; and nobody can.
   RunEffects drop_direct(Instant now);
   RunEffects give_up_direct(Instant now, const Error& why);
   // The newest direct copy that is under way and of which somebody who is there has each stage's part.
@@ -97,7 +96,7 @@ class Run {
       const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
     return rounds_.newest_copy(committed_step(), has);
   }
-  // A stage says how much of its part of a checkpoint the broker has.
+  // As of Rounds.
   void on_saving(uint32_t stage, uint64_t step, Bytes saved) { rounds_.on_saving(stage, step, saved); }
   RunEffects on_tick(Instant now);
   // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
@@ -122,8 +121,7 @@ class Run {
   // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
   // to the oldest request of an evaluation or prediction.
   Instant last_progress() const { return last_progress_; }
-  // What it waits for at the moment.
-  MissingReports missing_reports() const;
+  MissingReports missing_reports() const;  // what it waits for at the moment
   // The checkpoint that stages upload now.
   std::optional<Saving> saving() const { return rounds_.saving(); }
   // What it waits for next is that replicas agree, for which they exchange all of their weights.

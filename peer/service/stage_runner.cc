@@ -34,6 +34,18 @@ bool sums_ranges(const proto::AssignStage& assign, ProgramKind kind) {
   return assign.seat.replica == 0 && assign.exact->ranges.front() > 1;
 }
 
+// What each replica has for itself lies in its state as if there were one: here the slots of its optimizer.
+dag::StateKey key_here(const proto::AssignStage& assign, const dag::StateKey& key) {
+  dag::StateKey here = key;
+  if (assign.local && key.replica == assign.seat.replica) here.replica = 0;
+  return here;
+}
+
+// Of a step that it makes.
+proto::StepOfRun place_of(const proto::AssignStage& assign, const Task& task) {
+  return step_of_run(assign, task.key.step).value();
+}
+
 bool is_of_agreement(dag::StateSlot slot) {
   return slot == dag::StateSlot::OuterMomentum || slot == dag::StateSlot::Residue ||
          slot == dag::StateSlot::ReturnResidue;
@@ -66,7 +78,7 @@ Status StageRunner::load_state(const TensorSource& tensors) {
   std::set<std::string_view> came;
   SeatAgreement::Kept kept;
   for (const proto::TensorReference& reference : assignment_->tensors) {
-    const dag::StateKey key = key_here(reference.key);
+    const dag::StateKey key = key_here(*assignment_, reference.key);
     if (assignment_->local && is_of_agreement(key.slot)) {
       WEFT_TRY(kept[reference.key], tensors(reference));
       continue;
@@ -92,13 +104,6 @@ Status StageRunner::load_state(const TensorSource& tensors) {
              GradientExchange::create(assignment_, *programs_.at(ProgramKind::Train).executor, state_));
   }
   return {};
-}
-
-// What each replica has for itself lies in its state as if there were one: here the slots of its optimizer.
-dag::StateKey StageRunner::key_here(const dag::StateKey& key) const {
-  dag::StateKey here = key;
-  if (assignment_->local && key.replica == assignment_->seat.replica) here.replica = 0;
-  return here;
 }
 
 Status StageRunner::add_program(const proto::StageProgram& stage) {
@@ -233,7 +238,7 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   const bool begins_step = task.key.program == ProgramKind::Train && task.first_segment &&
                            task.key.microbatch == microbatches_of(*assignment_).first;
   const dag::TrainingSpec& terms = assignment_->training;
-  if (begins_step && (terms.skips_diverged() || terms.is_empty(place_of(task).step)))
+  if (begins_step && (terms.skips_diverged() || terms.is_empty(place_of(*assignment_, task).step)))
     WEFT_TRY_STATUS(program.executor->keep_statistics());
   WEFT_TRY(MicrobatchMemory * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)
@@ -273,7 +278,7 @@ Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& 
   microbatch->keeps_statistics = !compares && !assignment_->exact;
   microbatch->context = {
       .seed = training.seed,
-      .step = task.key.program == ProgramKind::Train ? place_of(task).step : task.key.step,
+      .step = task.key.program == ProgramKind::Train ? place_of(*assignment_, task).step : task.key.step,
       .sample_position = task.key.program == ProgramKind::Train && !compares ? task.key.microbatch * size : 0,
       .microbatch_size = size};
   return microbatch.get();
@@ -320,7 +325,7 @@ Status StageRunner::update(const Task& task, Submitted& submitted) {
   Executor& executor = *programs_.at(ProgramKind::Train).executor;
   if (task.skip) return executor.undo_statistics();
   const uint32_t microbatches = training.microbatches();
-  const proto::StepOfRun place = place_of(task);
+  const proto::StepOfRun place = place_of(*assignment_, task);
   return executor.update(
       {.step = task.key.step - task.skipped_steps,
        .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
@@ -367,10 +372,6 @@ Status StageRunner::run_sums(const Task& task, const Inputs& inputs, Submitted& 
 
 std::optional<dag::StateKey> StageRunner::not_finite() const {
   return agreement_ ? agreement_->not_finite() : std::nullopt;
-}
-
-proto::StepOfRun StageRunner::place_of(const Task& task) const {
-  return step_of_run(*assignment_, task.key.step).value();
 }
 
 }  // namespace weft::peer

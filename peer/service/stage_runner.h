@@ -101,9 +101,7 @@ class StageRunner {
         scratch_(std::make_shared<Scratch>(backend)) {}
   Status add_program(const proto::StageProgram& stage);
   Status load_state(const TensorSource& tensors);
-  dag::StateKey key_here(const dag::StateKey& key) const;
   Status submit_to_device(const Task& task, const Inputs& inputs, Submitted& submitted);
-  proto::StepOfRun place_of(const Task& task) const;  // of a step that it makes
   Status run_segment(const Task& task, const Inputs& inputs, Submitted& submitted);
   Result<MicrobatchMemory*> microbatch_of(const Task& task, Program& program);
   Status begin_outputs(const Task& task, Program& program, MicrobatchMemory& microbatch,

@@ -313,7 +313,8 @@ TEST(Agreements, GoOnWithoutAReplicaThatIsLost) {
   EXPECT_TRUE(again({0, 0}, 9));
   EXPECT_FALSE(here.agreements.are_means_there(4)) << "not yet its to take";
   here.agreements.leave_out(
-      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 0}), 4);
+      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 0, .attempt = 1}),
+      4);
   EXPECT_FALSE(here.agreements.are_differences_there(4)) << "all is sent again";
   EXPECT_TRUE(again({1, 0}, 5));
   EXPECT_TRUE(here.agreements.are_differences_there(4));
@@ -324,7 +325,8 @@ TEST(Agreements, GoOnWithoutAReplicaThatIsLost) {
 TEST(Agreements, TakeAMeanInTheirPlace) {
   Here here;
   here.agreements.leave_out(
-      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 1}), 4);
+      std::make_shared<const replicas::LeftOut>(replicas::LeftOut{.replicas = {2}, .owner = 1, .attempt = 1}),
+      4);
   TensorHeader header = header_of(here.assign, {1, 0}, 5, 0);
   header.microbatch = 1;
   EXPECT_TRUE(here.agreements.on_tensor({1, 0}, header, 3).has_value());
