@@ -232,6 +232,7 @@ class Maker {
     for (const auto& initializer : to.programs[0].graph->initializers()) {
       const auto number = static_cast<uint32_t>(2 * local.tensors.size() + rng_.below(2));
       AgreedTensor tensor{.number = number, .name = initializer.name, .owner = small() % replicas};
+      while (local.steps.terms.follows(tensor.owner)) tensor.owner = small() % replicas;
       for (uint32_t replica = 0; replica < replicas; ++replica) tensor.stages.push_back(small());
       tensor.stages[to.seat.replica] = to.seat.stage;
       local.tensors.push_back(std::move(tensor));
