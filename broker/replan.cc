@@ -98,7 +98,7 @@ void Replanning::follow(Job& job) {
 // Seconds: a snapshot, and fetching it elsewhere. Where it stays with the replicas who comes fetches about
 // what the first ones did.
 double Replanning::cost_of_move(const Job& job) const {
-  if (job.running()->run->do_copies_stay()) return kMoveSeconds + 2 * seconds(job.running()->loading_took);
+  if (job.running()->run->rounds().do_stay()) return kMoveSeconds + 2 * seconds(job.running()->loading_took);
   const double rate =
       options_.run.copy_rate > 0 ? static_cast<double>(options_.run.copy_rate) : kRateUnlimited;
   const PlannedRun& plan = *job.crew()->plan;

@@ -51,6 +51,10 @@ size_t kept(const Codec& codec, size_t count) {
   return k == 0 ? 1 : k;
 }
 
+bool is_by_parts(const Codec& codec) {
+  return codec.kind != Kind::TopK && codec.kind != Kind::RandomK && !codec.masks_zeros;
+}
+
 bool is_fixed_size(const Codec& codec) { return !codec.masks_zeros; }
 
 size_t wire_bytes(const Codec& codec, size_t count) {
@@ -127,7 +131,9 @@ Stream stream_of(const Draw& draw, Purpose purpose) {
       {static_cast<uint32_t>(draw.step), static_cast<uint32_t>(draw.step >> 32), draw.microbatch, draw.edge},
       {static_cast<uint32_t>(draw.seed), static_cast<uint32_t>(draw.seed >> 32)});
   const uint32_t tag = static_cast<uint32_t>(purpose) << 24 | (draw.backward ? 1u : 0u) << 16 | draw.replica;
-  return {{hash[0], hash[1]}, tag, {hash[2], hash[3]}};
+  constexpr uint32_t kOfBlock = 8;  // of the stream's blocks, to each of the tensor's
+  return {
+      {hash[0], hash[1]}, tag, {hash[2], hash[3]}, purpose == Purpose::Blocks ? draw.first * kOfBlock : 0};
 }
 
 std::span<std::byte> Scratch::take(size_t bytes) {

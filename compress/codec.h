@@ -68,6 +68,9 @@ std::string describe(const Codec& codec);    // for people: "top 1% as int8 over
 // k of TopK and RandomK: count * density to nearest, at least 1; 0 of nothing.
 size_t kept(const Codec& codec, size_t count);
 
+// Whether what is read of a tensor's part, that begins with a multiple of 128, hangs on that part alone: it
+// is what encode and decode make of it with Draw::first.
+bool is_by_parts(const Codec& codec);
 // Whether every payload of a count has the same length. All but Blocks with masks_zeros.
 bool is_fixed_size(const Codec& codec);
 // The length of a payload; where it is not fixed, the most that it can be. REQUIRES: count <= kMaxCount.
@@ -81,6 +84,8 @@ struct Draw {
   uint32_t microbatch = 0, edge = 0;
   bool backward = false;
   uint16_t replica = 0;
+  // Of a tensor's part, by itself: with which block of 128 of it that begins. Where is_by_parts().
+  uint32_t first = 0;
   bool operator==(const Draw&) const = default;
 };
 

@@ -37,6 +37,16 @@ enum class CommandKind : uint8_t {
   // Likewise: all have the same weights after `step`, which is the last one granted and the end of a round
   // that would overlap the next one; and make none after it. Carried out when it comes.
   Settle = 8,
+  // Of replicas that make local steps, which have agreed: what each has of a piece of a tensor, as `check`
+  // says, for the broker to take the mean once more. Answered by MeanPiece, by stages that have the tensor.
+  CheckMean = 9,
+};
+// Which piece (replicas/mean_check.h) of which of the means on which all have agreed.
+struct MeanCheck {
+  uint64_t agreement = 0;  // after that step, with which a round ends
+  uint32_t tensor = 0;     // AgreedTensor::number
+  uint32_t piece = 0;
+  bool operator==(const MeanCheck&) const = default;
 };
 // The passes of a Compare, in order, as microbatches of that step. The gradient of Added is added to Dense's;
 // Compressed is the same as Added, to the bit, with a gradient of its own.
@@ -69,6 +79,7 @@ struct Command {
   bool stays = false;            // of a direct one: nobody fetches it. For the broker, after a restart
   replicas::LeftOut left_out{};  // of LeaveOut
   bool with_followers = false;   // of a snapshot: stages of followers have a part in it, too
+  MeanCheck check{};             // of CheckMean
 };
 // With clip_norm, and where steps may be skipped: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {

@@ -20,7 +20,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 26;
+inline constexpr uint32_t kProtocolMinor = 27;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -51,8 +51,8 @@ inline constexpr uint32_t kProtocolMinorOfBeginnings = 13;
 // The first whose peers make local steps beside those of other replicas, and begin an agreement again where
 // one of these is lost; others get no stage of a job whose replicas do. Those of 14 knew no shares of a
 // round, those before 17 left nobody out, those before 22 knew no rounds that overlap, and left nobody out of
-// them.
-inline constexpr uint32_t kProtocolMinorOfLocalSteps = 26;
+// them, those before 27 showed nothing of the means that they had taken.
+inline constexpr uint32_t kProtocolMinorOfLocalSteps = 27;
 // The first whose peers measure a link also while they train a replica that makes local steps: with one that
 // came, and may become a replica of the same run.
 inline constexpr uint32_t kProtocolMinorOfProbesAtWork = 16;

@@ -12,6 +12,7 @@
 #include "plan/seat.h"
 #include "proto/hello.h"
 #include "proto/stage.h"
+#include "replicas/mean_check.h"
 
 namespace weft::proto {
 
@@ -109,6 +110,9 @@ struct StepReport {
   // The ledger: where in the endless sequence of samples each microbatch began, from stages that read data.
   std::vector<uint64_t> sample_positions{};
   bool statistics_diverged = false;  // a running statistic of this stage is not finite
+  // Of a step with which replicas have agreed, of a stage that takes means by a codec: what it owes of them
+  // then, as the root of a tree of hashes (replicas/mean_check.h), for each agreement that is over with it.
+  std::vector<Digest> owed{};
 };
 // The answer to ProbeLink: how fast bytes came from there.
 struct ProbeReport {
@@ -173,6 +177,14 @@ struct DifferenceRefused {
   uint64_t step = 0;     // after which the replicas agree
   uint32_t replica = 0;  // whose it is
   double ratio = 0;      // its norm is so many times the usual one; 0: it is not finite
+};
+// The answer to a CheckMean.
+struct MeanPiece {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;      // as in the command
+  uint64_t sequence = 0;  // the same
+  replicas::ShownPiece shown{};
 };
 struct PredictionReport {
   JobNumber run = 0;

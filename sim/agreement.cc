@@ -1,11 +1,14 @@
 #include "sim/agreement.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <utility>
 
 #include "replicas/agreement.h"
+#include "sim/arithmetic.h"
 
 namespace weft::sim {
 
@@ -38,7 +41,51 @@ void take_outer_step(const replicas::OuterSpec& outer, uint64_t mean, uint64_t& 
   agreed = mix(agreed, momentum);
 }
 
+std::vector<float> piece_of(uint64_t value, size_t count) {
+  std::vector<float> piece(count, 0.0F);
+  piece.at(0) = std::bit_cast<float>(static_cast<uint32_t>(value));
+  piece.at(1) = std::bit_cast<float>(static_cast<uint32_t>(value >> 32));
+  return piece;
+}
+
+namespace {
+
+uint64_t value_of(std::span<const float> piece) {
+  return piece.size() < 2 ? 0
+                          : std::bit_cast<uint32_t>(piece[0]) |
+                                static_cast<uint64_t>(std::bit_cast<uint32_t>(piece[1])) << 32;
+}
+
+}  // namespace
+
+Digest hash_of_bytes(std::span<const std::byte> bytes) {
+  uint64_t hash = bytes.size();
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min<size_t>(8, bytes.size()))) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), std::min<size_t>(8, bytes.size()));
+    hash = mix(hash, word);
+  }
+  return digest_of(hash);
+}
+
+std::optional<replicas::TakenPiece> take_piece(const replicas::CheckedPiece& piece,
+                                               std::span<const std::span<const float>> differences,
+                                               const replicas::ShownPiece& owner) {
+  HashMean mean;
+  for (size_t replica = 0; replica < differences.size(); ++replica)
+    if (!differences[replica].empty()) mean.add(value_of(differences[replica]), piece.samples[replica]);
+  const PassedHash passed =
+      pass_through(piece.codec, draw_of(piece.seed, piece.steps_before, piece.tensor, replicas::kOwner),
+                   mean.take(), value_of(owner.owed));
+  return replicas::TakenPiece{piece_of(passed.read, piece.range.count),
+                              piece_of(passed.residue, piece.range.count)};
+}
+
 // ---- a seat
+
+namespace {
+constexpr size_t kAgreedKept = 3;
+}
 
 HashAgreement::HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept, Bug bug)
     : assignment_(std::move(assignment)), bug_(bug), weights_(peer::agreed_weights(*assignment_)) {
@@ -64,7 +111,8 @@ HashAgreement::UnderWay& HashAgreement::under_way(const peer::Task& task) {
   const auto at = std::find_if(under_way_.begin(), under_way_.end(),
                                [&](const UnderWay& round) { return round.step == task.key.step; });
   if (at != under_way_.end()) return *at;
-  under_way_.push_back({.step = task.key.step, .means = {}});
+  under_way_.push_back(
+      {.step = task.key.step, .means = {}, .evidence = replicas::MeanEvidence(&hash_of_bytes)});
   return under_way_.back();
 }
 
@@ -179,6 +227,8 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
   if (const auto outlier = find_outlier(task, differences)) return Means{.refused = outlier};
   const OuterRound counted = bug_ == Bug::LeftOutCounts ? round_of(local(), task.key.step) : now;
   UnderWay& here = under_way(task);
+  here.evidence = replicas::MeanEvidence(&hash_of_bytes);
+  const bool distorts = distorts_ && distorts_();
   Means means;
   for (size_t i = 0; i < held_.size(); ++i) {
     if (owner_of(i, task) != seat()) continue;
@@ -188,15 +238,64 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
     held.owes_returns = true;
     WEFT_TRY(const Difference mean, mean_of(i, counted, here, differences));
     const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
-    const PassedHash passed =
-        pass_through(weights_[i].codec(*assignment_), draw, mean.value, held.return_residue);
+    const compress::Codec codec = weights_[i].codec(*assignment_);
+    here.evidence.take(
+        number, codec.kind == compress::Kind::Dense ? std::vector<float>() : whole(i, held.return_residue),
+        {});
+    const PassedHash passed = pass_through(codec, draw, mean.value, held.return_residue);
     held.return_residue = passed.residue;
-    here.means[i] = Difference{passed.read, mean.square};
+    here.means[i] = Difference{distorts ? mix(passed.read, 1) : passed.read, mean.square};
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
       if (replica != seat() && !(task.left_out && task.left_out->has(replica)))
         means.sent.push_back(packet(i, task, true, replica, *here.means[i]));
   }
+  keep_evidence(task, here, differences);
   return means;
+}
+
+std::vector<float> HashAgreement::whole(size_t index, uint64_t value) const {
+  const size_t elements = weights_[index].elements();
+  std::vector<float> values(elements, 0.0F);
+  for (size_t piece = 0; piece < replicas::pieces_of(elements); ++piece) {
+    const auto [begin, count] = replicas::range_of(piece, elements);
+    std::ranges::copy(piece_of(value, count), values.begin() + static_cast<ptrdiff_t>(begin));
+  }
+  return values;
+}
+
+void HashAgreement::keep_evidence(const peer::Task& task, UnderWay& round,
+                                  const std::vector<HashShare>& differences) {
+  std::vector<std::vector<float>> owed;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    for (const HashShare& one : differences)
+      if (one.number == weights_[i].tensor->number && owner_of(i, task) == seat())
+        round.evidence.hear(one.number, one.replica, whole(i, one.value));
+    if (weights_[i].is_ours && weights_[i].codec(*assignment_).kind != compress::Kind::Dense)
+      owed.push_back(whole(i, held_[i].return_residue));
+  }
+  round.evidence.owe({owed.begin(), owed.end()}, owed_);
+  owed_ = round.evidence.owed();
+}
+
+std::optional<Digest> HashAgreement::owed() const {
+  if (agreed_.empty() || !agreed_.back().evidence.owed()) return std::nullopt;
+  return agreed_.back().evidence.owed()->root();
+}
+
+Result<replicas::ShownPiece> HashAgreement::show(const proto::MeanCheck& check) const {
+  const auto round = std::find_if(agreed_.begin(), agreed_.end(),
+                                  [&](const UnderWay& one) { return one.step == check.agreement; });
+  if (round == agreed_.end()) return fail(ErrorCode::Internal, "a piece of means that is not here");
+  size_t leaf = check.piece;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    if (weights_[i].tensor->number == check.tensor)
+      return round->evidence.show(check.tensor, check.piece,
+                                  round->sent.empty() ? std::vector<float>() : whole(i, round->sent[i].value),
+                                  leaf, local().terms.count);
+    if (weights_[i].is_ours && weights_[i].codec(*assignment_).kind != compress::Kind::Dense)
+      leaf += replicas::pieces_of(weights_[i].elements());
+  }
+  return fail(ErrorCode::Internal, "a piece of a tensor that is not here");
 }
 
 std::optional<replicas::Outlier> HashAgreement::weigh(const peer::Task& task,
@@ -223,7 +322,7 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
                                                     const std::vector<HashShare>& means) {
   if (under_way_.empty() || under_way_.front().step != task.key.step)
     return fail(ErrorCode::Internal, "an agreement that is not the next");
-  const UnderWay here = std::move(under_way_.front());
+  UnderWay here = std::move(under_way_.front());
   under_way_.pop_front();
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> came;
   for (const HashShare& one : means)
@@ -236,6 +335,7 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
     if (const auto at = came.find({weights_[i].tensor->number, owner_of(i, task)}); at != came.end())
       mean = at->second;
     if (!mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");
+    here.evidence.read(weights_[i].tensor->number, whole(i, *mean));
     take_outer_step(local().terms.outer, *mean, held.momentum, held.agreed);
     const std::string& name = weights_[i].key.name;
     if (task.settles) {
@@ -245,6 +345,8 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
       agreed[name] = go_on(held, next.sent[i].value);
     }
   }
+  agreed_.push_back(std::move(here));
+  if (agreed_.size() > kAgreedKept) agreed_.pop_front();
   return agreed;
 }
 

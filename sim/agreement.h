@@ -6,14 +6,17 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "peer/machine/agreements.h"
 #include "peer/machine/task.h"
+#include "replicas/mean_evidence.h"
 #include "replicas/norm_guard.h"
 #include "sim/bugs.h"
 #include "sim/network.h"
@@ -42,6 +45,14 @@ class HashMean {
 };
 // Of the mean as read. The agreed value, and the momentum where the rule has one.
 void take_outer_step(const replicas::OuterSpec& outer, uint64_t mean, uint64_t& momentum, uint64_t& agreed);
+
+// How means are looked at a second time (replicas/mean_check.h): a value is the first two numbers of a piece,
+// and a tensor has one value, whichever piece is asked for. REQUIRES: a piece of two numbers at least.
+std::vector<float> piece_of(uint64_t value, size_t count);
+Digest hash_of_bytes(std::span<const std::byte> bytes);
+std::optional<replicas::TakenPiece> take_piece(const replicas::CheckedPiece& piece,
+                                               std::span<const std::span<const float>> differences,
+                                               const replicas::ShownPiece& owner);
 
 // ---- a seat
 
@@ -76,6 +87,11 @@ class HashAgreement {
   // What the stage is to hold: the agreed weights, or, where another round has been made meanwhile, those
   // that it goes on with; none where that one is agreed on at once.
   Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means);
+  // As SeatAgreement.
+  std::optional<Digest> owed() const;
+  Result<replicas::ShownPiece> show(const proto::MeanCheck& check) const;
+  // From now on it takes other means than it should, when that says so, and goes on from them itself.
+  void distort_means(std::function<bool()> now) { distorts_ = std::move(now); }
   const std::vector<peer::AgreedWeight>& weights() const { return weights_; }
   // For a snapshot after agree().
   struct Named {
@@ -100,6 +116,7 @@ class HashAgreement {
     bool settles = false;
     std::vector<Difference> sent{};
     std::vector<std::optional<Difference>> means{};
+    replicas::MeanEvidence evidence{};
   };
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
   uint32_t seat() const { return assignment_->seat.replica; }
@@ -110,6 +127,8 @@ class HashAgreement {
   uint32_t owner_of(size_t index, const peer::Task& task) const;
   uint64_t go_on(Held& held, uint64_t difference) const;
   Sent packet(size_t index, const peer::Task& task, bool is_mean, uint32_t to, const Difference& of) const;
+  std::vector<float> whole(size_t index, uint64_t value) const;
+  void keep_evidence(const peer::Task& task, UnderWay& round, const std::vector<HashShare>& differences);
   std::optional<replicas::Outlier> find_outlier(const peer::Task& task,
                                                 const std::vector<HashShare>& differences);
 
@@ -117,7 +136,9 @@ class HashAgreement {
   Bug bug_;
   std::vector<peer::AgreedWeight> weights_;  // by number
   std::vector<Held> held_;                   // of each
-  std::deque<UnderWay> under_way_;
+  std::deque<UnderWay> under_way_, agreed_;
+  std::shared_ptr<const replicas::HashTree> owed_;
+  std::function<bool()> distorts_;
   replicas::NormGuard guard_, guard_of_means_;
 };
 

@@ -44,6 +44,21 @@ ReplicaLaws::Complaint find_lost(const SimBlobs& blobs, const broker::StoredJob&
       if (!blobs.has_durable(tensor.sha256)) return "a prediction was lost in the crash";
   return std::nullopt;
 }
+// Of those that are written one by one; means are looked at in as many tensors as there are.
+size_t count_open(const auto& script) {
+  return static_cast<size_t>(std::count_if(script.begin(), script.end(), [](const proto::Command& command) {
+    return command.kind != proto::CommandKind::CheckMean;
+  }));
+}
+
+// Says of honest peers what is said of liars alone.
+bool is_unjust(const proto::JobEvent& event, const std::set<std::string>& liars) {
+  if (event.kind != JobEventKind::Notice) return false;
+  const size_t said = event.text.find(" alone refuses what ");
+  return (said != std::string::npos && !liars.contains(event.text.substr(0, said))) ||
+         (liars.empty() && event.text.find(" was looked at again") != std::string::npos);
+}
+
 }  // namespace
 
 Checkers::Checkers(World& world, const SimStore& store, const SimBlobs& blobs,
@@ -167,9 +182,9 @@ void Checkers::on_command(const broker::CommandIssued& r) {
   if (job.replicas) fail_if(r.job, job.replicas->on_command(r.command));
   if ((job.replicas ? job.replicas->made(r.command.committed) : r.command.committed) > job.committed)
     fail(r.job, "a command calls step " + number(r.command.committed) + " committed before its event");
-  if (store_.state().jobs.at(r.job).script.size() > script_max_ + kBorderCommands)
-    fail(r.job, "its script has " + number(store_.state().jobs.at(r.job).script.size()) +
-                    " commands that are not settled");
+  if (const size_t open = count_open(store_.state().jobs.at(r.job).script);
+      open > script_max_ + kBorderCommands)
+    fail(r.job, "its script has " + number(open) + " commands that are not settled");
 }
 
 void Checkers::on_event(const proto::JobEvent& event) {
@@ -181,10 +196,7 @@ void Checkers::on_event(const proto::JobEvent& event) {
   if (event.kind == JobEventKind::Plan && job.replicas) job.replicas->on_plan(event);
   if (event.kind == JobEventKind::Step) on_training_step(job, event);
   if (event.kind == JobEventKind::Evaluation) on_evaluation(job, event);
-  if (const size_t said = event.text.find(" alone refuses what ");
-      event.kind == JobEventKind::Notice && said != std::string::npos &&
-      !liar_names_.contains(event.text.substr(0, said)))
-    fail(event.job, "an honest peer is out: " + event.text);
+  if (is_unjust(event, liar_names_)) fail(event.job, "honest peers are called liars: " + event.text);
   job.for_speed |= is_about_speed(event.text);
   if (only_restarts_ && !job.for_speed && is_about_leaving_out(event))
     fail(event.job, "a replica is left out, although only the broker was restarted");
@@ -214,7 +226,8 @@ void Checkers::on_evaluation(Job& job, const proto::JobEvent& event) {
 
 void Checkers::on_agreed(const proto::AssignStage& assignment, uint64_t step, const HashRunner& runner) {
   const auto job = jobs_.find(assignment.run);
-  if (job == jobs_.end() || !job->second.replicas || runner.agreement() == nullptr) return;
+  if (job == jobs_.end() || !job->second.replicas || runner.agreement() == nullptr || lie_about_means_)
+    return;
   job->second.replicas->on_agreed(assignment, step, runner.agreed());
 }
 

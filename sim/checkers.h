@@ -49,7 +49,9 @@ class Checkers {
   // Until then broker restarts are the only faults: no run may lose its plan.
   void expect_only_restarts(bool only);
   // Some peers lie: no run may lose more by that than what was done since its last checkpoint.
-  void expect_liars(std::set<PeerId> liars, std::set<std::string> names) {
+  // `of_means`: for a while all may go on from means that are others.
+  void expect_liars(std::set<PeerId> liars, std::set<std::string> names, bool of_means) {
+    lie_about_means_ = of_means;
     liars_ = std::move(liars);
     liar_names_ = std::move(names);
   }
@@ -107,6 +109,7 @@ class Checkers {
   bool only_restarts_ = false;
   std::set<PeerId> liars_;
   std::set<std::string> liar_names_;  // as notices have them
+  bool lie_about_means_ = false;
   size_t peer_blobs_max_ = 0;
 };
 

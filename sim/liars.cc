@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <set>
 
@@ -43,6 +44,9 @@ constexpr std::array kLies = {
     LieName{Lie::HugeMeans, "huge-means", "means a million times as large as others'", false, true},
     LieName{Lie::RefusesOthers, "refuses-others", "that what other replicas sent is out of all proportion",
             false, true},
+    LieName{Lie::WrongMeans, "wrong-means", "means that might be, and goes on from them itself", false, true},
+    LieName{Lie::OtherPieces, "other-pieces", "shows another difference than it had sent", false, true},
+    LieName{Lie::HidesPieces, "hides-pieces", "shows nothing of what was agreed on", false, true},
     LieName{Lie::NanSquares, "nan-squares", "gradients that are not finite", true},
     LieName{Lie::NanTensors, "nan-tensors", "tensors that are not finite, to its neighbours", true},
     LieName{Lie::FailsForEver, "fails-for-ever", "fails a stage as if it were the job's fault", true},
@@ -60,7 +64,8 @@ bool is_report(const proto::Message& message) {
   return std::holds_alternative<proto::StepReport>(message) ||
          std::holds_alternative<proto::CheckpointReport>(message) ||
          std::holds_alternative<proto::EvaluationReport>(message) ||
-         std::holds_alternative<proto::PredictionReport>(message);
+         std::holds_alternative<proto::PredictionReport>(message) ||
+         std::holds_alternative<proto::MeanPiece>(message);
 }
 }  // namespace
 
@@ -87,7 +92,7 @@ Liar::Liar(uint64_t seed, std::optional<Lie> only, bool of_replicas) : draw_(see
 }
 
 bool Liar::tells(Lie lie) {
-  if (std::find(script_.begin(), script_.end(), lie) == script_.end() || !draw_.one_in(seldom_)) return false;
+  if (!may_tell(lie) || !draw_.one_in(seldom_)) return false;
   ++told_;
   return true;
 }
@@ -195,6 +200,7 @@ std::vector<proto::Message> Liar::say(const proto::Message& truth, const proto::
   if (std::holds_alternative<proto::Hello>(truth)) return {truth};
   if (std::holds_alternative<proto::StageReady>(truth)) is_silent_ = tells(Lie::SilentWhenReady);
   if (is_silent_ && (is_report(truth) || std::holds_alternative<proto::StageFailed>(truth))) return {};
+  if (std::holds_alternative<proto::MeanPiece>(truth) && tells(Lie::HidesPieces)) return {};
   std::vector<proto::Message> told = around(truth, stage);
   if (const auto* report = std::get_if<proto::StepReport>(&truth);
       report != nullptr && stage != nullptr && stage->local && tells(Lie::RefusesOthers))
@@ -206,6 +212,11 @@ std::vector<proto::Message> Liar::say(const proto::Message& truth, const proto::
                  },
                  [&](proto::CheckpointReport& m) { change(m); },
                  [&](proto::EvaluationReport& m) { change(m); },
+                 [&](proto::MeanPiece& m) {
+                   if (m.shown.difference.empty() || !tells(Lie::OtherPieces)) return;
+                   float& first = m.shown.difference.front();
+                   first = std::bit_cast<float>(std::bit_cast<uint32_t>(first) ^ 1);
+                 },
                  [&](proto::PredictionReport& m) {
                    if (tells(Lie::EmptyReports)) m.outputs.clear();
                    if (!m.outputs.empty() && tells(Lie::OtherShapes)) m.outputs[0].spec.shape.push_back(2);

@@ -3,6 +3,7 @@
 // since the last recovery point; some are believed today, which lies() says.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -41,6 +42,9 @@ enum class Lie : uint8_t {
   HugeDifferences,
   HugeMeans,
   RefusesOthers,
+  WrongMeans,
+  OtherPieces,
+  HidesPieces,
   // Believed.
   NanSquares,
   NanTensors,
@@ -68,11 +72,14 @@ class Liar {
   std::vector<proto::Message> answer(const proto::Message& told);
   // Whether what it sends to its neighbours is to be spoilt, this time.
   bool spoils_tensor() { return tells(Lie::NanTensors); }
+  // Whether the means that it takes next are others than they should be, for itself as well.
+  bool spoils_means() { return tells(Lie::WrongMeans); }
   bool withholds_tensor() { return tells(Lie::WithholdsTensors); }
   // What it sends to replicas with which it agrees. Out of all proportion only where others can compare.
   void change(const plan::Seat& to, TensorPacket& packet, const proto::AssignStage& stage,
               const replicas::LeftOut* left_out);
   uint64_t told() const { return told_; }  // lies
+  bool may_tell(Lie lie) const { return std::find(script_.begin(), script_.end(), lie) != script_.end(); }
 
  private:
   bool tells(Lie lie);  // now

@@ -41,6 +41,8 @@ void PeerTasks::make_runner(const peer::MakeRunner& effect) {
                       effect.assignment->plan_version);
     if (shell_.has_stage(effect.generation)) {
       shell_.stage->runner = std::make_shared<HashRunner>(effect.assignment, shell_.options.bug);
+      if (const auto liar = shell_.options.liar)
+        shell_.stage->runner->distort_means([liar] { return liar->spoils_means(); });
       shell_.checkers.on_stage_loaded(*effect.assignment);
     }
     shell_.act(shell_.machine->on_runner_made(shell_.world.now(), effect.generation,

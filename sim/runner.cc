@@ -86,6 +86,7 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
     case TaskKind::Mean:
     case TaskKind::Weigh:
     case TaskKind::Agree:
+    case TaskKind::Show:
       WEFT_TRY_STATUS(run_agreement(task, inputs, output));
       break;
     case TaskKind::Reduce:
@@ -132,6 +133,10 @@ Status HashRunner::run_agreement(const Task& task, const Inputs& inputs, Output&
     output.outcome.refused = agreement_->weigh(task, inputs.agreed);
     return {};
   }
+  if (task.kind == TaskKind::Show) {
+    WEFT_TRY(output.outcome.shown, agreement_->show(task.check));
+    return {};
+  }
   HashAgreement::Weights weights;
   for (const Parameter& parameter : parameters_) weights[parameter.name] = parameter.state.value;
   if (task.kind == TaskKind::Differ) {
@@ -139,6 +144,7 @@ Status HashRunner::run_agreement(const Task& task, const Inputs& inputs, Output&
   } else {
     WEFT_TRY(const HashAgreement::Weights agreed, agreement_->agree(task, inputs.agreed));
     for (const auto& [name, value] : agreed) weights[name] = value;
+    output.outcome.owed = agreement_->owed();
   }
   for (Parameter& parameter : parameters_)
     weights_[parameter.weight] = parameter.state.value = weights.at(parameter.name);

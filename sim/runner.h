@@ -36,6 +36,9 @@ class HashRunner {
   bool reads(const peer::Task& task, uint32_t receive) const;
   std::vector<Named> state() const;
   std::map<uint32_t, uint64_t> agreed() const;  // weights, by number
+  void distort_means(std::function<bool()> now) {
+    if (agreement_) agreement_->distort_means(std::move(now));
+  }
   const HashAgreement* agreement() const { return agreement_ ? &*agreement_ : nullptr; }
 
  private:

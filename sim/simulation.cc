@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sim/agreement.h"
+
 namespace weft::sim {
 
 using std::chrono::milliseconds;
@@ -81,6 +83,11 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     std::memcpy(secret.data(), &value, sizeof value);
     return secret;
   };
+  broker.broker.run.mean_checks = {
+      .each = UINT32_MAX,  // a piece of every tensor
+      .draw = [numbers = Draw(options.seed, 0x6d65616e)]() mutable { return numbers.next(); },
+      .hash = hash_of_bytes,
+      .take = take_piece};
   broker.broker.drift.look_after = {};
   if (options.replicas) {  // they come and go
     broker.broker.measures_links = options.seed % 2 == 0;
@@ -343,11 +350,13 @@ uint64_t Simulation::cast() {
   draw_liars();
   std::set<PeerId> liars;
   std::set<std::string> names;
+  bool of_means = false;
   for (const auto& [node, liar] : liars_) {
+    of_means |= liar->may_tell(Lie::WrongMeans);
     liars.insert(key_of(node));
     names.insert("peer peer-" + std::to_string(node));
   }
-  checkers_.expect_liars(std::move(liars), std::move(names));
+  checkers_.expect_liars(std::move(liars), std::move(names), of_means);
   const uint32_t most = is_large ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
     peers_.push_back(make_peer(node, key_of(node), draw_.next()));

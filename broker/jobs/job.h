@@ -135,7 +135,9 @@ struct Job {
     uint32_t standstills = 0;  // the same, where nobody computed any more; it doubles with every other
     StallMarks stall_marks{};
     std::vector<Refusal> refusals{};
-    std::map<PeerId, uint32_t> outvoted{};  // how often most replicas held other bytes than a peer's
+    // How often most replicas held other bytes than a peer's, or a mean that it took was another.
+    std::map<PeerId, uint32_t> outvoted{};
+    std::set<std::set<PeerId>> quarrels{};  // two who said different things of what one had sent the other
     struct Late {
       uint32_t times = 0;
       Instant rests_until{};  // until then it gets no part in the job

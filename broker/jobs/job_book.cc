@@ -161,14 +161,14 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
   if (const Crew* crew = job.crew()) status.plan = crew->plan->explanation;
   if (const phase::Running* at = job.running()) {
     const Run& run = *at->run;
-    status.loss = run.last_loss();
-    status.samples_per_second = run.samples_per_second();
+    status.loss = run.progress().last_loss();
+    status.samples_per_second = run.progress().samples_per_second();
     if (status.samples_per_second > 0)
       status.seconds_left = static_cast<double>((job.steps - job.step) * at->crew.plan->training.batch_size) /
                             status.samples_per_second;
-    status.stages = run.stages();
+    status.stages = run.progress().stages();
     status.comparison = run.compared();
-    if (const auto saving = run.saving()) {
+    if (const auto saving = run.rounds().saving()) {
       status.saving.step = run.inner().made(saving->step);
       status.saving.bytes = saving->bytes;
       status.saving.saved = saving->saved;
@@ -176,7 +176,7 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
     if (const auto& local = run.plan().local_steps) {
       for (uint32_t replica = 0; replica < local->terms.count; ++replica)
         status.replicas.steps.push_back(local->terms.share(replica));
-      if (const auto& agreed = run.agreed()) {
+      if (const auto& agreed = run.progress().agreed()) {
         status.replicas.agreed_step = run.inner().made(agreed->step);
         status.replicas.seconds_since_agreement = seconds(step_.now.monotonic - agreed->at);
       }

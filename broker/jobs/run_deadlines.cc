@@ -22,7 +22,7 @@ Duration RunDeadlines::stall(const Job& job) const {
   Duration deadline = shortest_stall(run);
   deadline *= int64_t{1} << std::min(job.losses.stalls, kDoublings);
   if (run.waits_for_agreement()) deadline += 2 * transfer(run.plan());  // there and back
-  if (run.waits_for_snapshot()) deadline += transfer(run.plan());
+  if (run.rounds().under_way().hold_the_run_up()) deadline += transfer(run.plan());
   if (const auto comparing = run.comparing()) deadline += 20 * *comparing;
   return deadline;
 }

@@ -169,6 +169,7 @@ Status Runs::on_report(Peer& peer, const proto::Message& message, uint32_t blobs
                  [&](const proto::EvaluationReport& m) { with_run(m); },
                  [&](const proto::ComparisonReport& m) { with_run(m); },
                  [&](const proto::ReplicasLeftOut& m) { with_run(m); },
+                 [&](const proto::MeanPiece& m) { with_run(m); },
                  [&](const proto::PredictionReport& m) { with_run(m); },
                  [&](const auto&) {
                    status = fail(ErrorCode::InvalidArgument,

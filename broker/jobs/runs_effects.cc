@@ -1,5 +1,7 @@
 // What runs want, carried out in the name of their jobs.
+#include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "base/overloaded.h"
 #include "broker/jobs/codec_guard.h"
@@ -29,6 +31,45 @@ Verdict verdict_on(Job& job, const Pool& pool, const Disagreement& disagreement)
   for (const uint32_t stage : disagreement.outvoted) {
     const PeerId& peer = job.crew()->plan->stages[stage].peer;
     if (++job.losses.outvoted[peer] < kOutvotedMax) continue;
+    verdict.excluded.push_back(peer);
+    verdict.what += "; " + pool.at(peer).name + " gets no part in this job any more";
+  }
+  return verdict;
+}
+
+// Whose word stands against whose, beside those of before. Who is one of two in two different pairs is out;
+// of a pair that comes again both are, for nobody can tell which.
+std::set<PeerId> out_by_quarrel(Job::Losses& losses, const PeerId& one, const PeerId& other) {
+  std::set<PeerId> out;
+  const std::set<PeerId> pair{one, other};
+  if (!losses.quarrels.insert(pair).second) return pair;
+  for (const PeerId& peer : pair)
+    if (std::count_if(losses.quarrels.begin(), losses.quarrels.end(),
+                      [&](const auto& before) { return before.contains(peer); }) > 1)
+      out.insert(peer);
+  return out;
+}
+
+// A machine may compute wrong once.
+Verdict verdict_on(Job& job, const Pool& pool, const WrongMean& mean) {
+  constexpr uint32_t kWrongMax = 2;
+  const PlannedRun& plan = *job.crew()->plan;
+  const auto peer_of = [&](uint32_t stage) -> const PeerId& { return plan.stages[stage].peer; };
+  const auto who = [&](uint32_t stage) {
+    return plan.name_of(stage) + " on " + pool.at(peer_of(stage)).name;
+  };
+  Verdict verdict{.what = "the mean of '" + mean.tensor + "' on which replicas had agreed after step " +
+                          std::to_string(mean.step) + " was looked at again, and it is another"};
+  std::set<PeerId> out;
+  for (const uint32_t stage : mean.wrong) {
+    verdict.what += "; " + who(stage) + " is wrong";
+    if (++job.losses.outvoted[peer_of(stage)] >= kWrongMax) out.insert(peer_of(stage));
+  }
+  for (const uint32_t stage : mean.other) {
+    verdict.what += "; " + who(mean.owner) + " and " + who(stage) + " say different things of it";
+    out.merge(out_by_quarrel(job.losses, peer_of(mean.owner), peer_of(stage)));
+  }
+  for (const PeerId& peer : out) {
     verdict.excluded.push_back(peer);
     verdict.what += "; " + pool.at(peer).name + " gets no part in this job any more";
   }
@@ -82,6 +123,7 @@ void Runs::carry_out_one(Job& job, RunEffect& effect, Outcome& outcome) {
                  },
                  [&](Divergence& e) { end({.kind = Verdict::Kind::Diverged, .divergence = std::move(e)}); },
                  [&](Disagreement& e) { end(verdict_on(job, pool_, e)); },
+                 [&](WrongMean& e) { end(verdict_on(job, pool_, e)); },
                  [&](TooLateToLeaveOut& e) {
                    end({.kind = Verdict::Kind::Lost,
                         .what = "a replica was lost while all agreed, and " + at.crew.plan->name_of(e.stage) +

@@ -122,7 +122,7 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
   at->run->let_copies_go_direct(each_can);
   if (!each_can) drop_direct_copies(job);
   if (at->over) return;
-  const auto copy = at->run->copy_to_fetch();
+  const auto copy = at->run->rounds().copy_to_fetch();
   Point point{copy ? &*copy : job.points.newest(), copy || job.points.is_direct()};
   const CheckpointCommitted as_assigned{.job = job.number(), .step = 0, .tensors = {}};
   if (serves) point = {&as_assigned, false};  // nothing of a served model changes
@@ -244,8 +244,9 @@ void StandBys::find_holders(Job& job) {
     }
     return holders;
   };
-  auto newest =
-      at.run->newest_copy([&](uint32_t stage, uint64_t step) { return !holders_of(stage, step).empty(); });
+  auto newest = at.run->rounds().newest_copy(at.run->committed_step(), [&](uint32_t stage, uint64_t step) {
+    return !holders_of(stage, step).empty();
+  });
   const CheckpointCommitted* point = job.points.newest();
   if (newest && (point == nullptr || newest->step > point->step)) {
     step_.log("info copy_is_with_peers job=" + job.text() + " step=" + std::to_string(newest->step));
@@ -337,8 +338,8 @@ void StandBys::keep_transient() {
     job.points.add_transient(keep.blobs);
     const phase::Running* at = job.running();
     if (at == nullptr) continue;
-    at->run->snapshots().add_reported(keep.blobs);
-    if (const auto since = at->run->snapshots().uploading_since())
+    at->run->rounds().under_way().add_reported(keep.blobs);
+    if (const auto since = at->run->rounds().under_way().uploading_since())
       keep.young = std::max(keep.young, step_.now.monotonic - *since);
   }
   keep.young += std::chrono::seconds(5);  // what is written while this is on its way to the disk

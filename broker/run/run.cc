@@ -55,7 +55,9 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       rounds_(job, plan_, begin, options, absence_, followers_),
       forward_(plan_, begin, options.forward_chunk),
       comparison_(*plan_, begin, options),
-      commands_(job, version, plan_, options, {steps_, rounds_, forward_, comparison_, absence_}),
+      mean_checks_(plan_, options.mean_checks),
+      commands_(job, version, plan_, options,
+                {steps_, rounds_, forward_, comparison_, mean_checks_, absence_}),
       repeats_(plan_->stages.size()) {}
 
 RunEffects Run::start(Instant now) {
@@ -84,7 +86,7 @@ RunEffects Run::start(Instant now) {
 // again have uploaded it again.
 void Run::resume(const std::vector<Command>& script) {
   commands_.resume(script);
-  moving_ = commands_.are_settled();
+  moving_ = commands_.settled().has_value();
   if (!absence_.empty()) absence_.take_over(claims_);
 }
 
@@ -103,7 +105,7 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
   for (Command& command : commands_.script().commands_after(last_sequence))
     out.push_back(TellStage{stage, std::move(command)});
   for (const Steps::Decision& decision : steps_.decisions_for(stage))
-    out.push_back(TellStage{stage, norm_of(decision)});
+    out.push_back(tell_norm(stage, decision));
   // All of the script may have been done when the broker went: then no report brings the run forward.
   if (training())
     continue_run(now, out);
@@ -119,7 +121,7 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
 void Run::continue_run(Instant now, RunEffects& out) {
   commit_steps(now, out);
   if (auto evaluation = forward_.finish(committed_step())) out.push_back(SayEvent{std::move(*evaluation)});
-  add_completed(rounds_.complete(now, committed_step(), moving_), out);
+  add_completed(rounds_.complete(now, mean_checks_.right_up_to(committed_step()), moving_), out);
   if (training() && !ended_) commands_.advance(now, out);
   end_if_done(out);
 }
@@ -137,6 +139,7 @@ void Run::commit_steps(Instant now, RunEffects& out) {
       out.push_back(RepeatedStep{committed.event->step, committed.event->loss});
     else if (committed.event)
       out.push_back(SayEvent{std::move(*committed.event)});
+    commands_.check_means(*next, out);
     if (!committed.divergence) continue;
     ended_ = true;
     return out.push_back(std::move(*committed.divergence));
@@ -146,7 +149,8 @@ void Run::commit_steps(Instant now, RunEffects& out) {
 RunEffects Run::request_stop(Instant now, bool to_go_on) {
   RunEffects out;
   if (ended_ || (commands_.are_stopped() && (to_go_on || !moving_))) return out;
-  if (!absence_.empty() || (moving_ && commands_.are_settled())) return out;  // it stops where they agree
+  if (!absence_.empty() || (moving_ && commands_.settled().has_value()))
+    return out;  // it stops where they agree
   moving_ = to_go_on;
   commands_.stop();
   if (training()) commands_.write_last_snapshot(now, moving_, out);
@@ -155,7 +159,7 @@ RunEffects Run::request_stop(Instant now, bool to_go_on) {
 }
 
 void Run::end_if_done(RunEffects& out) {
-  if (ended_ || !rounds_.is_idle()) return;
+  if (ended_ || !rounds_.is_idle() || !mean_checks_.empty()) return;
   const bool is_complete = training() ? commands_.are_complete() : !serves() && forward_.is_complete();
   if (is_complete) {
     ended_ = true;
@@ -235,7 +239,8 @@ bool Run::waits_for_agreement() const {
 
 MissingReports Run::missing_reports() const {
   MissingReports missing = steps_.missing_reports();
-  return missing.stages.empty() ? rounds_.under_way().missing_reports() : missing;
+  if (missing.stages.empty()) missing = rounds_.under_way().missing_reports();
+  return missing.stages.empty() ? mean_checks_.missing_reports() : missing;
 }
 
 Status Run::check() const {
@@ -245,7 +250,8 @@ Status Run::check() const {
   if (ended_) return {};
   if (const auto step = steps_.next_done(); step && !is_gated(*step))
     return broken("step " + std::to_string(*step) + " is done and not committed");
-  if (rounds_.under_way().has_whole(committed_step())) return broken("a snapshot is whole and not taken");
+  if (rounds_.under_way().has_whole(mean_checks_.right_up_to(committed_step())))
+    return broken("a snapshot is whole and not taken");
   return {};
 }
 

@@ -26,6 +26,7 @@
 #include "broker/run/followers.h"
 #include "broker/run/inner_steps.h"
 #include "broker/run/lateness.h"
+#include "broker/run/mean_checks.h"
 #include "broker/run/repeats.h"
 #include "broker/run/run_commands.h"
 #include "broker/run/run_compare.h"
@@ -66,6 +67,7 @@ class Run {
   Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::PredictionReport& report);
   Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report);
   Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::ReplicasLeftOut& report);
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::MeanPiece& report);
   // After Compared.
   RunEffects go_on(Instant now);
 
@@ -82,21 +84,12 @@ class Run {
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
   void let_copies_go_direct(bool each_can) { commands_.let_copies_go_direct(each_can); }
   bool do_copies_go_direct() const { return commands_.do_copies_go_direct(); }
-  // Whether copies may stay with the stages, because each can give others what its replica has. The same.
+  // The same of copies that stay with the stages, because each can give others what its replica has.
   void let_copies_stay(bool each_can) { rounds_.let_stay(each_can); }
-  bool do_copies_stay() const { return rounds_.do_stay(); }
-  // The oldest direct copy of which every stage has its part and that is not whole yet.
-  std::optional<CheckpointCommitted> copy_to_fetch() const { return rounds_.copy_to_fetch(); }
   // Somebody has fetched that stage's part of it; nobody is there to fetch what is under way; and nobody can.
   RunEffects on_fetched(Instant now, uint32_t stage, uint64_t step);
   RunEffects drop_direct(Instant now);
   RunEffects give_up_direct(Instant now, const Error& why);
-  // The newest direct copy that is under way and of which somebody who is there has each stage's part.
-  std::optional<CheckpointCommitted> newest_copy(
-      const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
-    return rounds_.newest_copy(committed_step(), has);
-  }
-  // As of Rounds.
   void on_saving(uint32_t stage, uint64_t step, Bytes saved) { rounds_.on_saving(stage, step, saved); }
   RunEffects on_tick(Instant now);
   // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
@@ -113,26 +106,18 @@ class Run {
   uint64_t granted_step() const { return steps_.granted(); }
   uint64_t evaluated_step() const { return forward_.evaluated(); }  // of the run, as in events
   const std::map<std::string, double>& metrics() const { return forward_.metrics(); }
-  const std::optional<Steps::Agreed>& agreed() const { return steps_.agreed(); }
-  double last_loss() const { return steps_.last_loss(); }
-  double samples_per_second() const { return steps_.samples_per_second(); }
-  const std::vector<proto::StageStatus>& stages() const { return steps_.stages(); }
-  const CopyPace& pace() const { return rounds_.pace(); }
+  const Steps& progress() const { return steps_; }
+  const Rounds& rounds() const { return rounds_; }
   // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
   // to the oldest request of an evaluation or prediction.
   Instant last_progress() const { return last_progress_; }
   MissingReports missing_reports() const;  // what it waits for at the moment
-  // The checkpoint that stages upload now.
-  std::optional<Saving> saving() const { return rounds_.saving(); }
   // What it waits for next is that replicas agree, for which they exchange all of their weights.
   bool waits_for_agreement() const;
-  // A snapshot is under way without which the run does not go on.
-  bool waits_for_snapshot() const { return rounds_.under_way().hold_the_run_up(); }
   // A microbatch of all stages over dense links is under way, which takes about so long.
-  std::optional<Duration> comparing() const { return comparison_.takes(pace().step_seconds()); }
+  std::optional<Duration> comparing() const { return comparison_.takes(rounds_.pace().step_seconds()); }
   const proto::LinkComparison& compared() const { return comparison_.last(); }
   uint64_t repeats_dropped() const { return repeats_.dropped(); }  // reports of stages that had come back
-  const RoundsUnderWay& snapshots() const { return rounds_.under_way(); }
 
   // Its invariants, which hold between any two calls. Internal: which one does not.
   Status check() const;
@@ -143,7 +128,10 @@ class Run {
   void commit_steps(Instant now, RunEffects& out);
   void end_if_done(RunEffects& out);
   bool is_gated(uint64_t step) const;
-  proto::Message norm_of(const Steps::Decision& decision) const;
+  TellStage tell_norm(uint32_t stage, const Steps::Decision& decision) const {
+    return {stage, proto::GradientNorm{job_, version_, decision.step, decision.norm, decision.skip}};
+  }
+  Result<RunEffects> refuse_unasked(uint32_t stage, uint64_t step, const char* what);
 
   proto::JobNumber job_;
   proto::PlanVersion version_;
@@ -157,6 +145,7 @@ class Run {
   Rounds rounds_;
   ForwardPass forward_;
   Comparison comparison_;
+  MeanChecks mean_checks_;
   Commands commands_;  // of those
   bool moving_ = false, ended_ = false;
   Instant last_progress_{};

@@ -37,6 +37,7 @@ void Commands::resume(const std::vector<Command>& recorded) {
   for (const Command& command : script_.commands()) {
     parts_.rounds.resume(command, parts_.steps.recorded());
     parts_.comparison.resume(command);
+    parts_.mean_checks.begin(command);
     parts_.forward.resume(command);
     if (command.kind == CommandKind::LeaveOut) parts_.absence.begin(command);
     if (command.kind == CommandKind::LeaveOut && command.committed < command.step &&
@@ -48,6 +49,7 @@ void Commands::resume(const std::vector<Command>& recorded) {
   stop();
   if (parts_.absence.empty()) return;
   parts_.rounds.leave_out();
+  parts_.mean_checks.give_up();
   for (const uint32_t replica : parts_.absence.replicas()) parts_.steps.leave_out(replica);
 }
 
@@ -65,6 +67,8 @@ bool Commands::is_settled(const Command& command) const {
       return parts_.comparison.is_settled(command.sequence);
     case CommandKind::LeaveOut:
       return parts_.absence.is_settled(command.sequence);
+    case CommandKind::CheckMean:
+      return parts_.mean_checks.is_settled(command.sequence);
     case CommandKind::Settle:
       return false;  // to the run's end, so that a broker that is restarted knows of it
     case CommandKind::Finish:
@@ -191,6 +195,7 @@ bool Commands::leave_out(Instant now, uint32_t replica, RunEffects& out) {
     tell_left_out(now, step, agreed ? parts_.absence.after_agreement(replica) : *left_out, out);
   parts_.steps.leave_out(replica);
   parts_.rounds.leave_out();
+  parts_.mean_checks.give_up();
   write_last_snapshot(now, /*moving=*/true, out);
   return true;
 }
@@ -215,6 +220,14 @@ void Commands::evaluate_if_due(RunEffects& out) {
   if (!parts_.forward.is_due(parts_.steps.granted())) return;
   parts_.forward.begin_evaluation(parts_.steps.granted());
   continue_forward(out);
+}
+
+void Commands::check_means(uint64_t step, RunEffects& out) {
+  if (!parts_.absence.empty()) return;
+  for (const proto::MeanCheck& check : parts_.mean_checks.draw(step, settled_)) {
+    write({.kind = CommandKind::CheckMean, .step = parts_.steps.granted(), .check = check}, out);
+    parts_.mean_checks.begin(script_.commands().back());
+  }
 }
 
 void Commands::continue_forward(RunEffects& out) {

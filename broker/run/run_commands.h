@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "broker/run/inner_steps.h"
+#include "broker/run/mean_checks.h"
 #include "broker/run/run_compare.h"
 #include "broker/run/run_effects.h"
 #include "broker/run/run_forward.h"
@@ -34,6 +35,7 @@ class Commands {
     Rounds& rounds;
     ForwardPass& forward;
     Comparison& comparison;
+    MeanChecks& mean_checks;
     Absence& absence;
   };
   // The parts outlive it.
@@ -48,7 +50,7 @@ class Commands {
   void stop() { stopped_ = true; }
   bool are_stopped() const { return stopped_; }
   // Replicas were told with which step they end, which is no other than they would have.
-  bool are_settled() const { return settled_.has_value(); }
+  const std::optional<uint64_t>& settled() const { return settled_; }
   // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
   void let_copies_go_direct(bool each_can) { copies_go_direct_ = each_can; }
   bool do_copies_go_direct() const { return copies_go_direct_; }
@@ -66,6 +68,8 @@ class Commands {
   // that they do; then a last snapshot. False: they cannot, and nothing has changed.
   bool leave_out(Instant now, uint32_t replica, RunEffects& out);
   void evaluate_if_due(RunEffects& out);
+  // Of the agreements that are over with that step, which has just been committed.
+  void check_means(uint64_t step, RunEffects& out);
   void continue_forward(RunEffects& out);
 
   // Of a run that trains: all of it is made and kept, or, once it was stopped, all that was granted is;

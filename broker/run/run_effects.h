@@ -69,6 +69,13 @@ struct Disagreement {
   std::string tensor{};
   std::vector<uint32_t> outvoted{};  // whose bytes none of most others has; empty: nobody can tell
 };
+// A mean on which replicas had agreed is another than it should be: the run ends by it.
+struct WrongMean {
+  uint64_t step = 0;  // of the run
+  std::string tensor{};
+  uint32_t owner = 0;                      // the stage that took it
+  std::vector<uint32_t> wrong{}, other{};  // stages, as replicas::MeanFinding has them
+};
 // The stage had agreed with what a lost replica sent, and others may lack it: the run goes back.
 struct TooLateToLeaveOut {
   uint32_t stage = 0;
@@ -84,7 +91,7 @@ struct Stopped {
 
 using RunEffect = std::variant<IssueCommand, TellStage, SayEvent, RepeatedStep, WholeSnapshot,
                                DirectCopyChanged, DirectCopiesFailed, UploadFailed, TakenPrediction, Compared,
-                               Divergence, Disagreement, TooLateToLeaveOut, Finished, Stopped>;
+                               Divergence, Disagreement, WrongMean, TooLateToLeaveOut, Finished, Stopped>;
 using RunEffects = std::vector<RunEffect>;
 
 }  // namespace weft::broker

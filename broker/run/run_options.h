@@ -3,14 +3,24 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "proto/messages.h"
+#include "replicas/mean_check.h"
 
 namespace weft::broker {
+
+// How means on which replicas agree are looked at a second time (mean_checks.h).
+struct MeanCheckOptions {
+  uint32_t each = 1;                 // pieces of each agreement
+  std::function<uint64_t()> draw{};  // that nobody can foresee; none: nothing is looked at
+  replicas::HashFunction hash{};     // as peers compute it
+  replicas::TakePiece take{};
+};
 
 struct RunOptions {
   uint32_t window_steps = 8;  // granted ahead of the last committed step
@@ -30,6 +40,7 @@ struct RunOptions {
   // none), the first after so many steps.
   double compare_share = 0.02;
   uint64_t compare_after = 16;
+  MeanCheckOptions mean_checks{};
 };
 
 // From where a run begins, and what was recorded of its job before.

@@ -3,13 +3,16 @@
 
 namespace weft::broker {
 
-proto::Message Run::norm_of(const Steps::Decision& decision) const {
-  return proto::GradientNorm{job_, version_, decision.step, decision.norm, decision.skip};
+// Of a stage that has come back it may be a report that was heard before.
+Result<RunEffects> Run::refuse_unasked(uint32_t stage, uint64_t step, const char* what) {
+  if (repeats_.drop(stage, step)) return RunEffects{};
+  return fail(ErrorCode::InvalidArgument, std::string(what) + " that was not asked for");
 }
 
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::StepReport& report) {
   WEFT_TRY(Steps::Heard heard,
            steps_.on_report(now, stage, claims_[stage], report, repeats_.may_be(stage, report.step)));
+  if (heard.is_updated) WEFT_TRY_STATUS(mean_checks_.hear(stage, report, commands_.settled()));
   RunEffects out;
   if (heard.is_repeat) repeats_.count();
   if (heard.divergence) {
@@ -17,7 +20,7 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Step
     out.push_back(std::move(*heard.divergence));
     return out;
   }
-  for (const uint32_t told : heard.tell) out.push_back(TellStage{told, norm_of(*heard.decision)});
+  for (const uint32_t told : heard.tell) out.push_back(tell_norm(told, *heard.decision));
   if (!heard.is_updated) return out;
   last_progress_ = now;
   if (heard.is_whole) {
@@ -31,11 +34,7 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Step
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
                                   uint32_t blobs_missing) {
   RunEffects out;
-  if (!rounds_.is_asked(stage, report.step)) {
-    if (repeats_.drop(stage, report.step)) return out;
-    return fail(ErrorCode::InvalidArgument,
-                "a snapshot of step " + std::to_string(report.step) + " was not asked for");
-  }
+  if (!rounds_.is_asked(stage, report.step)) return refuse_unasked(stage, report.step, "a snapshot");
   WEFT_TRY_STATUS(claims_[stage].check(report));
   WEFT_TRY(Rounds::Part part, rounds_.on_report(now, stage, report, blobs_missing));
   if (part.disagreement) {
@@ -94,12 +93,21 @@ Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::Repl
   return out;
 }
 
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::MeanPiece& report) {
+  RunEffects out;
+  if (!absence_.empty()) return out;  // nobody looks at it any more
+  if (!mean_checks_.awaits(stage, report.sequence))
+    return refuse_unasked(stage, report.step, "a piece of a mean");
+  last_progress_ = now;
+  auto wrong = mean_checks_.on_report(stage, report);
+  if ((ended_ = wrong.has_value())) return RunEffects{std::move(*wrong)};
+  continue_run(now, out);
+  return out;
+}
+
 Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report) {
   RunEffects out;
-  if (!comparison_.awaits(stage, report.step)) {
-    if (repeats_.drop(stage, report.step)) return out;
-    return fail(ErrorCode::InvalidArgument, "a comparison that was not asked for");
-  }
+  if (!comparison_.awaits(stage, report.step)) return refuse_unasked(stage, report.step, "a comparison");
   WEFT_TRY_STATUS(Comparison::check_passes(report));
   WEFT_TRY_STATUS(claims_[stage].check(report));
   const Comparison::Heard heard = comparison_.on_report(now, stage, report);

@@ -121,7 +121,8 @@ class Rounds {
   // they do: each replica has what all agreed on.
   void let_stay(bool may) { may_stay_ = may; }
   bool do_stay() const { return may_stay_ && (have_stayed_ || pace_.stays_with_replicas()); }
-  // As of Run.
+  // The oldest direct copy of which every stage has its part and that is not whole yet; and the newest one
+  // under way of which somebody who is there has each stage's part.
   std::optional<CheckpointCommitted> copy_to_fetch() const;
   std::optional<CheckpointCommitted> newest_copy(
       uint64_t committed, const std::function<bool(uint32_t stage, uint64_t step)>& has) const;

@@ -17,6 +17,7 @@
 #include "broker/service/wall_clock.h"
 #include "broker/store/sqlite_store.h"
 #include "security/identity.h"
+#include "storage/blob_store.h"
 #include "storage/files.h"
 #include "storage/text_file.h"
 
@@ -194,6 +195,8 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.broker.heartbeat_interval = core.broker.lease / 5;
   core.broker.return_deadline = core.broker.lease;
   core.broker.draw_secret = random_secret;
+  core.broker.run.mean_checks = {
+      .draw = random_number, .hash = storage::sha256, .take = replicas::take_piece};
   PlanProcessOptions& planning = core.planning.process;
   planning.program = parts->options.program;
   planning.blobs = data_dir / "blobs";

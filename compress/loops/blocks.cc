@@ -343,7 +343,7 @@ template <int kBits>
 bool encode_blocks(const float* x, int64_t count, const Stream& stream, uint8_t* out) {
   Unit q[kUnits];
   float scale;
-  uint32_t first = 0;
+  uint32_t first = stream.first;
   for (; count >= kSize; count -= kSize, x += kSize, first += 8) {
     if (!encode_block<kBits>(x, stream, first, q, scale)) return false;
     out = pack<kBits>(put_scale(out, scale), static_cast<const Unit*>(q));
@@ -365,7 +365,7 @@ bool decode_blocks(const uint8_t* in, int64_t count, const Stream& stream, float
   Unit q[kUnits];
   Words random[kVectors];
   float scale;
-  uint32_t first = 0;
+  uint32_t first = stream.first;
   for (; count >= kSize; count -= kSize, out += kSize, first += 8) {
     if (!get_scale(in, scale)) return false;
     in = unpack<kBits>(in + 2, static_cast<Unit*>(q));

@@ -12,6 +12,7 @@ namespace weft::compress {
 struct Stream {
   uint32_t key[2];
   uint32_t tag, high[2];
+  uint32_t first;  // of Blocks: the stream's block with which it begins
 };
 
 constexpr uint32_t kBins = 2048;

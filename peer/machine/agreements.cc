@@ -19,42 +19,15 @@ tl::unexpected<Error> wrong(const proto::TensorHeader& header, const std::string
                                               ": " + what);
 }
 
-const AgreedWeight* find(const std::vector<AgreedWeight>& weights, uint32_t number) {
-  const auto at = std::find_if(weights.begin(), weights.end(),
-                               [&](const AgreedWeight& weight) { return weight.tensor->number == number; });
-  return at == weights.end() ? nullptr : &*at;
-}
-
 plan::Seat holder(const AgreedWeight& weight, uint32_t replica) {
   return {weight.tensor->stages[replica], replica};
 }
 
 }  // namespace
 
-std::vector<AgreedWeight> agreed_weights(const proto::AssignStage& assign) {
-  std::vector<AgreedWeight> weights;
-  if (!assign.local) return weights;
-  for (const proto::StageProgram& program : assign.programs) {
-    if (program.kind != ProgramKind::Train) continue;
-    std::map<std::string_view, const dag::Initializer*> initializers;
-    for (const dag::Initializer& initializer : program.graph->initializers())
-      initializers.emplace(initializer.name, &initializer);
-    for (const proto::AgreedTensor& tensor : assign.local->tensors) {
-      const dag::Initializer& initializer = *initializers.at(tensor.name);
-      dag::StateKey key = weight_key(initializer);
-      weights.push_back({.tensor = &tensor,
-                         .key = key,
-                         .spec = program.graph->spec(initializer.value),
-                         .is_statistic = key.slot == dag::StateSlot::RunningStatistic,
-                         .is_ours = tensor.owner == assign.seat.replica});
-    }
-  }
-  return weights;
-}
-
 Status check_agreed_tensor(const proto::AssignStage& assign, const std::vector<AgreedWeight>& weights,
                            const proto::TensorHeader& header) {
-  const AgreedWeight* weight = find(weights, header.edge);
+  const AgreedWeight* weight = find_agreed(weights, header.edge);
   if (weight == nullptr) return wrong(header, "the stage has none of that number");
   const bool is_mean = header.direction == Direction::Backward;
   if (is_mean && weight->is_ours) return wrong(header, "the mean of one that is taken here");
@@ -109,7 +82,7 @@ std::optional<uint64_t> Agreements::end_of(uint64_t before, uint64_t completed) 
 Status Agreements::on_tensor(const plan::Seat& from, const proto::TensorHeader& header, uint64_t completed) {
   if (!assignment_->local) return wrong(header, "the stage agrees with nobody");
   WEFT_TRY_STATUS(check_agreed_tensor(*assignment_, weights_, header));
-  const AgreedWeight& weight = *find(weights_, header.edge);
+  const AgreedWeight& weight = *find_agreed(weights_, header.edge);
   const bool is_mean = header.direction == Direction::Backward;
   if (header.replica != from.replica || from.replica >= weight.tensor->stages.size() ||
       holder(weight, from.replica) != from || from.replica == assignment_->seat.replica)

@@ -21,26 +21,14 @@
 #include <vector>
 
 #include "base/result.h"
+#include "proto/agreed_weights.h"
 #include "proto/messages.h"
 #include "replicas/left_out.h"
 
 namespace weft::peer {
 
-// A tensor that a stage agrees about, as its programs know it.
-struct AgreedWeight {
-  const proto::AgreedTensor* tensor = nullptr;  // of the assignment
-  dag::StateKey key{};
-  dag::TensorSpec spec{};
-  bool is_statistic = false;  // averaged as it is: neither codec nor outer rule touch it
-  bool is_ours = false;       // this seat takes the mean, as it was planned
-
-  // How its differences and their mean travel.
-  compress::Codec codec(const proto::AssignStage& assign) const {
-    return is_statistic ? compress::Codec{} : assign.local->steps.terms.codec;
-  }
-};
-// By number. Empty without local terms. The assignment outlives them.
-std::vector<AgreedWeight> agreed_weights(const proto::AssignStage& assign);
+using proto::agreed_weights;
+using proto::AgreedWeight;
 // Whether such a tensor may come to the stage at all. InvalidArgument: it is another than the assignment
 // says.
 Status check_agreed_tensor(const proto::AssignStage& assign, const std::vector<AgreedWeight>& weights,

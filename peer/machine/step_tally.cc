@@ -48,8 +48,10 @@ proto::StepReport StepTally::squares_report(uint64_t step, const TaskOutcome& sq
           .statistics_diverged = !are_finite(squares.statistics)};
 }
 
-proto::StepReport StepTally::finish(uint64_t step, const TaskOutcome& update, Instant now) {
+proto::StepReport StepTally::finish(uint64_t step, const TaskOutcome& update, std::vector<Digest> owed,
+                                    Instant now) {
   proto::StepReport report{.run = run_, .plan_version = plan_version_, .step = step};
+  report.owed = std::move(owed);
   report.updated = true;
   report.squares = update.squares;
   report.statistics_diverged = !are_finite(update.statistics);

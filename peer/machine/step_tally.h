@@ -34,8 +34,8 @@ class StepTally {
 
   // Before the update, where all stages decide about it together.
   proto::StepReport squares_report(uint64_t step, const TaskOutcome& squares);
-  // After it. The next step has begun.
-  proto::StepReport finish(uint64_t step, const TaskOutcome& update, Instant now);
+  // After it, `owed` as the report has it. The next step has begun.
+  proto::StepReport finish(uint64_t step, const TaskOutcome& update, std::vector<Digest> owed, Instant now);
 
  private:
   proto::JobNumber run_;

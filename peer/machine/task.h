@@ -30,6 +30,7 @@ enum class TaskKind : uint8_t {
   Mean,      // of these, as they have come: for the other replicas
   Weigh,     // of the means that have come: whether one is out of all proportion
   Agree,     // take the weights that the means give, and go on from them, or by what was learnt since
+  Show,      // for the broker, what the stage has of a piece of the means on which all have agreed
   Reduce,    // where replicas add each step's gradients: the sums of all their ranges, of what is owned here
   Gather,    // of the others: take the sums of their owners
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
@@ -52,8 +53,9 @@ struct Task {
   // out all come again, with an attempt of a higher number.
   std::shared_ptr<const replicas::LeftOut> left_out{};
   uint32_t attempt() const { return left_out ? left_out->attempt : 0; }
-  bool settles = false;     // of these: all have the same weights after that Agree
-  bool ends_round = false;  // of these: nothing else is to be done of the step that ends the round
+  proto::MeanCheck check{};  // of Show
+  bool settles = false;      // of these: all have the same weights after that Agree
+  bool ends_round = false;   // of these: nothing else is to be done of the step that ends the round
 };
 
 // What a task gave, tensors aside.
@@ -65,6 +67,8 @@ struct TaskOutcome {
   std::vector<double> statistics{};  // sums of squares too, of running statistics; with `squares`
   // Of a Mean and a Weigh: what that replica sent is out of all proportion. Of the first no mean was taken.
   std::optional<replicas::Outlier> refused{};
+  std::optional<Digest> owed{};                 // of an Agree, as StepReport::owed
+  std::optional<replicas::ShownPiece> shown{};  // of a Show
   // At the entry of a served model: what became of requests, each's in order; passes that are under way;
   // whether Begin would find more to do at once; and what the ring did and holds.
   std::vector<proto::ServeProgress> served{};

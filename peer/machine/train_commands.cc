@@ -43,6 +43,14 @@ Status check_settle(const AssignStage& assign, const Command& command, uint64_t 
   return {};
 }
 
+Status check_of_mean(const AssignStage& assign, const Command& command, uint64_t granted) {
+  if (!assign.local || command.step != granted || command.check.agreement > granted ||
+      command.check.agreement <= assign.local->steps.begun_after ||
+      !ends_round(assign, command.check.agreement))
+    return out_of_turn("a piece of a mean on which no replicas have agreed");
+  return {};
+}
+
 Status check_leave_out(const AssignStage& assign, const Command& command, uint64_t granted) {
   if (!ends_last(assign, command, granted))
     return out_of_turn("replicas that are left out, but not of the agreement that is next");
@@ -82,6 +90,16 @@ bool is_idle_step(const AssignStage& assign, uint64_t step) {
   return assign.local && !step_of_run(assign, step) && !ends_round(assign, step);
 }
 
+bool is_elsewhere(const AssignStage& assign, const Command& command) {
+  if (command.kind == CommandKind::CheckMean) {
+    const auto& tensors = assign.local->tensors;
+    return is_follower(assign) || std::none_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
+             return tensor.number == command.check.tensor;
+           });
+  }
+  return is_forward(command) && find_program(assign, program_of(command)) == nullptr;
+}
+
 bool is_of_agreement(const Command& command) {
   return command.kind == CommandKind::LeaveOut || command.kind == CommandKind::Settle;
 }
@@ -92,6 +110,7 @@ Status check_command(const AssignStage& assign, const Command& command, uint64_t
   if (command.kind == CommandKind::Finish) return {};
   if (command.kind == CommandKind::LeaveOut) return check_leave_out(assign, command, granted);
   if (command.kind == CommandKind::Settle) return check_settle(assign, command, granted);
+  if (command.kind == CommandKind::CheckMean) return check_of_mean(assign, command, granted);
   if (find_program(assign, ProgramKind::Train) == nullptr)
     return out_of_turn("a command for a program that was not assigned");
   if (command.kind == CommandKind::Advance) {

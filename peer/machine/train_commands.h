@@ -30,6 +30,8 @@ bool is_empty_step(const proto::AssignStage& assign, uint64_t step);
 // It has no task: the replica makes none of its own in it, and nobody agrees after it.
 bool is_idle_step(const proto::AssignStage& assign, uint64_t step);
 
+// The stage has no part in it: the program, or the tensor that it is about.
+bool is_elsewhere(const proto::AssignStage& assign, const proto::Command& command);
 // It is carried out when it comes, not in its turn.
 bool is_of_agreement(const proto::Command& command);
 

@@ -42,6 +42,25 @@ std::optional<plan::Seat> last_to_come(const Task& task, const StageInputs& inpu
       return std::nullopt;
   }
 }
+
+Task snapshot_of(const Command& command, uint64_t skipped) {
+  return {.kind = TaskKind::Snapshot,
+          .key = {ProgramKind::Train, command.step, 0},
+          .skipped_steps = skipped,
+          .direct = command.direct};
+}
+
+Task show(const Command& command) {
+  return {.kind = TaskKind::Show, .key = {ProgramKind::Agree, command.step, 0}, .check = command.check};
+}
+
+proto::MeanPiece piece_of(const proto::AssignStage& assign, const Task& task, const TaskOutcome& outcome) {
+  return {.run = assign.run,
+          .plan_version = assign.plan_version,
+          .step = task.key.step,
+          .sequence = task.sequence,
+          .shown = outcome.shown.value_or(replicas::ShownPiece{})};
+}
 }  // namespace
 
 TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, const StageInputs& inputs,
@@ -82,8 +101,7 @@ Status TrainScript::on_command(const Command& command) {
   for (const Arrivals::Range& range : data_of_command(*assignment_, command, granted_))
     arrivals_.expect(range);
   if (command.kind == CommandKind::Advance) granted_ = command.step;
-  const bool is_elsewhere = is_forward(command) && find_program(*assignment_, program_of(command)) == nullptr;
-  if (!is_elsewhere && !is_of_agreement(command)) commands_.push_back(command);
+  if (!is_elsewhere(*assignment_, command) && !is_of_agreement(command)) commands_.push_back(command);
   return {};
 }
 
@@ -199,10 +217,7 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
     case CommandKind::CopyState:
       all_given = true;
       if (!makes_copy(*assignment_, command)) break;
-      task = Task{.kind = TaskKind::Snapshot,
-                  .key = {ProgramKind::Train, command.step, 0},
-                  .skipped_steps = given_.skipped,
-                  .direct = command.direct};
+      task = snapshot_of(command, given_.skipped);
       break;
     case CommandKind::Evaluate:
     case CommandKind::Predict:
@@ -214,6 +229,10 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
       task = next_of_comparison(command);
       all_given = given_.passes == proto::kComparisonPasses;
       if (all_given) given_.passes = 0;
+      break;
+    case CommandKind::CheckMean:
+      all_given = true;
+      task = show(command);
       break;
     case CommandKind::Finish:
     case CommandKind::LeaveOut:  // carried out when they came
@@ -283,14 +302,10 @@ size_t TrainScript::snapshots_ahead() const {
 
 std::optional<proto::StageWork> TrainScript::work(Instant now) const {
   if (find_program(*assignment_, ProgramKind::Train) == nullptr) return std::nullopt;
-  proto::StageWork work{.run = assignment_->run,
-                        .plan_version = assignment_->plan_version,
-                        .segments_done = segments_.done,
-                        .seconds_busy = seconds(segments_.busy)};
-  if (!tasks_.empty() && tasks_.front().kind == TaskKind::Segment &&
-      tasks_.front().key.program == ProgramKind::Train)
-    work.seconds_busy += seconds(now - running_since_);
-  return work;
+  const bool trains = !tasks_.empty() && tasks_.front().kind == TaskKind::Segment &&
+                      tasks_.front().key.program == ProgramKind::Train;
+  const Duration busy = segments_.busy + (trains ? now - running_since_ : Duration{});
+  return proto::StageWork{assignment_->run, assignment_->plan_version, segments_.done, seconds(busy)};
 }
 
 // ---- what tasks came to
@@ -323,9 +338,14 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       break;
     case TaskKind::Agree:
       agreements_.finish(task.key.step);
+      if (outcome.owed) owed_.push_back(*outcome.owed);
       [[fallthrough]];
     case TaskKind::Differ:
       if (task.ends_round) finish_step(now, std::exchange(updated_, {}));
+      break;
+    case TaskKind::Show:
+      reports_.push_back(piece_of(*assignment_, task, outcome));
+      pop_command();
       break;
     case TaskKind::Snapshot:
       pop_command();  // its upload goes on beside the next steps
@@ -341,7 +361,7 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
 // And those without a task that come next.
 void TrainScript::finish_step(Instant now, TaskOutcome update) {
   do {
-    reports_.push_back(tally_.finish(++completed_, std::exchange(update, {}), now));
+    reports_.push_back(tally_.finish(++completed_, std::exchange(update, {}), std::exchange(owed_, {}), now));
     decisions_.erase(completed_);
   } while (has_idle_step());
 }

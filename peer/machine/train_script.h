@@ -57,12 +57,10 @@ class TrainScript {
               const Options& options);
 
   // Errors: InvalidArgument for what cannot be from a broker that keeps the protocol. Commands are numbered
-  // from 1 without a gap; those that came already are ignored, for a broker may repeat them.
+  // from 1 without a gap; what came already is ignored, and norms of steps that are done, for a broker may.
   Status on_command(const proto::Command& command);
-  // Of a step that is completed: ignored, for the same reason.
   Status on_norm(const proto::GradientNorm& norm);
-  // What a replica has sent for the round after so many steps is not finite: it is refused, and said so.
-  // False: it is not this stage's, or it is not its time.
+  // What a replica has sent for the round after so many steps is not finite. False: it is not its time.
   bool refuse_not_finite(uint32_t replica, uint64_t steps_before);
   // In the order in which they were handed out.
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome);
@@ -129,7 +127,8 @@ class TrainScript {
   Times segments_;
   std::map<uint64_t, Decision> decisions_;  // by step
   StepTally tally_;
-  TaskOutcome updated_{};  // what an update gave, until the replicas have agreed
+  TaskOutcome updated_{};       // what an update gave, until the replicas have agreed
+  std::vector<Digest> owed_{};  // of the agreements that the step under way ends
   PassTally passes_;
   std::vector<proto::Message> reports_;
 };

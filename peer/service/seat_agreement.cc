@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "storage/blob_store.h"
 
 namespace weft::peer {
 
@@ -30,6 +31,21 @@ double sum_of_squares(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * value;
   return sum;
+}
+
+// What a seat has sent for the round that ends with the step, as whoever has it reads it.
+Result<std::vector<float>> read_sent(const proto::AssignStage& assign, const AgreedWeight& weight,
+                                     uint64_t step, const Tensor& sent) {
+  std::vector<float> values(weight.elements());
+  const compress::Codec codec = weight.codec(assign);
+  if (codec.kind == compress::Kind::Dense) {
+    std::ranges::copy(sent.as<float>(), values.begin());
+    return values;
+  }
+  const auto draw = replicas::draw_of(assign.training.seed, round_of(assign.local->steps, step).steps_before,
+                                      weight.tensor->number, static_cast<uint16_t>(assign.seat.replica));
+  WEFT_TRY_STATUS(compress::decode(codec, draw, sent.bytes(), values));
+  return values;
 }
 
 }  // namespace
@@ -141,7 +157,9 @@ Result<std::vector<SentShare>> SeatAgreement::differ(const Task& task) {
   std::vector<SentShare> shares;
   const bool is_again = std::any_of(under_way_.begin(), under_way_.end(),
                                     [&](const UnderWay& round) { return round.step == task.key.step; });
-  if (!is_again) under_way_.push_back({.step = task.key.step, .means = {}});
+  if (!is_again)
+    under_way_.push_back(
+        {.step = task.key.step, .means = {}, .evidence = replicas::MeanEvidence(&storage::sha256)});
   UnderWay& here = under_way(task);
   here.settles = task.settles;
   here.means.assign(held_.size(), {});
@@ -169,22 +187,6 @@ void SeatAgreement::send(const Task& task, const UnderWay& round, std::vector<Se
   for (size_t i = 0; i < held_.size(); ++i)
     if (!is_ours(held_[i], task))
       to.push_back(share(held_[i], task, false, owner_of(held_[i], task), round.sent[i]));
-}
-
-// What this seat has sent, as whoever has it reads it.
-Result<std::vector<float>> SeatAgreement::read_own(const Held& held, uint64_t step,
-                                                   const Tensor& sent) const {
-  std::vector<float> values(held.agreed.size());
-  const compress::Codec codec = held.weight.codec(*assignment_);
-  if (codec.kind == compress::Kind::Dense) {
-    std::ranges::copy(sent.as<float>(), values.begin());
-    return values;
-  }
-  const auto draw =
-      replicas::draw_of(assignment_->training.seed, round_of(local(), step).steps_before,
-                        held.weight.tensor->number, static_cast<uint16_t>(assignment_->seat.replica));
-  WEFT_TRY_STATUS(compress::decode(codec, draw, sent.bytes(), values));
-  return values;
 }
 
 std::optional<replicas::Outlier> SeatAgreement::find_outlier(const Task& task,
@@ -221,7 +223,8 @@ Result<std::vector<float>> SeatAgreement::mean_of(const Task& task, size_t index
     const uint64_t samples = now.steps[replica] * assignment_->training.batch_size;
     if (samples == 0) continue;
     if (replica == assignment_->seat.replica) {
-      WEFT_TRY(const std::vector<float> own, read_own(held, task.key.step, under_way(task).sent[index]));
+      WEFT_TRY(const std::vector<float> own,
+               read_sent(*assignment_, held.weight, task.key.step, under_way(task).sent[index]));
       mean.add(own, samples);
     } else {
       mean.add(came.at({held.weight.tensor->number, replica})->as<float>(), samples);
@@ -241,18 +244,56 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
   Came came;
   for (const AgreedShare& one : differences) came[{one.number, one.replica}] = &one.tensor;
   UnderWay& here = under_way(task);
+  here.evidence = replicas::MeanEvidence(&storage::sha256);
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
     if (!is_ours(held, task)) continue;
     if (task.attempt() > 0 && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
       held.return_residue.assign(held.agreed.size(), 0.0F);
     WEFT_TRY(here.means[i], mean_of(task, i, came));
+    const std::vector<float> owed = are_looked_at() ? held.return_residue : std::vector<float>();
     WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, here.means[i]));
+    if (are_looked_at()) {
+      const bool is_by_parts = compress::is_by_parts(held.weight.codec(*assignment_));
+      here.evidence.take(held.weight.tensor->number, owed,
+                         is_by_parts ? std::span<const float>() : std::span<const float>(here.means[i]));
+    }
     for (uint32_t replica = 0; replica < now.steps.size(); ++replica)
       if (replica != assignment_->seat.replica && !(task.left_out && task.left_out->has(replica)))
         means.sent.push_back(share(held, task, true, replica, payload));
   }
+  if (are_looked_at()) keep_evidence(task, here, differences);
   return means;
+}
+
+// ---- for who looks at means a second time
+
+void SeatAgreement::keep_evidence(const Task& task, UnderWay& round,
+                                  const std::vector<AgreedShare>& differences) {
+  for (const AgreedShare& one : differences)
+    if (const size_t i = find(one.number); i < held_.size() && is_ours(held_[i], task))
+      round.evidence.hear(one.number, one.replica, one.tensor.as<float>());
+  std::vector<std::span<const float>> owed;
+  for (const Held& held : held_)
+    if (held.weight.is_ours && !held.return_residue.empty()) owed.emplace_back(held.return_residue);
+  round.evidence.owe(owed, owed_);
+  owed_ = round.evidence.owed();
+}
+
+Result<replicas::ShownPiece> SeatAgreement::show(const proto::MeanCheck& check) const {
+  const ShownRounds::Round* round = shown_.find(check.agreement);
+  const size_t i = find(check.tensor);
+  if (round == nullptr || i == held_.size() || check.piece >= replicas::pieces_of(held_[i].agreed.size()))
+    return fail(ErrorCode::NotFound, "a piece of means that is not here");
+  const Held& held = held_[i];
+  std::vector<float> difference;
+  if (!round->sent.empty()) {
+    WEFT_TRY(difference, read_sent(*assignment_, held.weight, round->step, round->sent[i]));
+  }
+  size_t leaf = check.piece;  // of what is owed here
+  for (size_t before = 0; before < i; ++before)
+    if (held_[before].weight.is_ours) leaf += replicas::pieces_of(held_[before].return_residue.size());
+  return round->evidence.show(check.tensor, check.piece, difference, leaf, local().terms.count);
 }
 
 // By owner: how large its means are beside what this replica has learnt of the same tensors.
@@ -298,6 +339,7 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
     WEFT_CHECK(here.means[i].size() == held.agreed.size());
+    if (are_looked_at()) here.evidence.read(held.weight.tensor->number, here.means[i]);
     if (held.weight.is_statistic)
       held.agreed = std::move(here.means[i]);
     else
@@ -307,10 +349,12 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
       held.start = {};
       WEFT_TRY_STATUS(state_.write(held.weight.key, tensor_of(held.weight.spec, held.agreed)));
     } else if (const UnderWay& next = under_way_.at(0); !next.settles && !next.sent.empty()) {
-      WEFT_TRY(const std::vector<float> own, read_own(held, next.step, next.sent[i]));
+      WEFT_TRY(const std::vector<float> own, read_sent(*assignment_, held.weight, next.step, next.sent[i]));
       WEFT_TRY_STATUS(go_on(held, own));
     }
   }
+  if (are_looked_at())
+    shown_.add({here.step, std::move(here.sent), std::move(here.evidence)}, local().terms.overlap() ? 3 : 1);
   return {};
 }
 

@@ -4,7 +4,9 @@
 // round that does not overlap.
 //
 // In host memory: of each tensor the agreed values, and as the terms have it outer momentum and residues; of
-// one agreement, or of two where rounds overlap, the differences as they were sent.
+// one agreement, or of two where rounds overlap, the differences as they were sent. Where others' means are
+// looked at a second time, what replicas/mean_evidence.h says, and these differences of one agreement more,
+// or two.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +22,11 @@
 #include "peer/machine/agreements.h"
 #include "peer/machine/task.h"
 #include "peer/service/share.h"
+#include "peer/service/shown_rounds.h"
 #include "peer/state.h"
 #include "proto/messages.h"
 #include "replicas/agreement.h"
+#include "replicas/mean_evidence.h"
 #include "replicas/norm_guard.h"
 
 namespace weft::peer {
@@ -54,6 +58,16 @@ class SeatAgreement {
   std::optional<replicas::Outlier> weigh(const Task& task, const std::vector<AgreedShare>& means);
   // Of others than a tensor's owner, and of another attempt, nothing is taken.
   Status agree(const Task& task, const std::vector<AgreedShare>& means);
+  // What is owed of the means of the agreement that agree() has just ended, as StepReport::owed; nothing
+  // where nothing is, or nobody looks a second time.
+  std::optional<Digest> owed() const { return shown_.owed(); }
+  // Of the last agreement, or one of three where rounds overlap. NotFound: it is none of them, or of a tensor
+  // that the stage has not.
+  Result<replicas::ShownPiece> show(const proto::MeanCheck& check) const;
+  // None of it is asked for any more, where rounds do not overlap: another one begins.
+  void begin_round() {
+    if (!local().terms.overlap()) shown_.clear();
+  }
   const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
 
   // For a snapshot after agree(), in the order of numbers.
@@ -74,6 +88,7 @@ class SeatAgreement {
     std::vector<dag::Tensor> sent{};          // by held_: this replica's differences; empty: it made no step
     std::vector<double> squares{};            // likewise: of these, as others read them
     std::vector<std::vector<float>> means{};  // likewise, as others read them; empty: not there
+    replicas::MeanEvidence evidence{};
   };
   SeatAgreement(std::shared_ptr<const proto::AssignStage> assignment, State& state)
       : assignment_(std::move(assignment)), state_(state) {}
@@ -84,7 +99,6 @@ class SeatAgreement {
   bool is_ours(const Held& held, const Task& task) const {
     return owner_of(held, task) == assignment_->seat.replica;
   }
-  Result<std::vector<float>> read_own(const Held& held, uint64_t step, const dag::Tensor& sent) const;
   Status go_on(Held& held, std::span<const float> difference);
   void send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const;
   std::optional<replicas::Outlier> find_outlier(const Task& task,
@@ -94,13 +108,17 @@ class SeatAgreement {
   size_t find(uint32_t number) const;
   Result<dag::Tensor> payload_of(Held& held, uint64_t before, bool is_mean, std::vector<float>& values);
   SentShare share(const Held& held, const Task& task, bool is_mean, uint32_t to, dag::Tensor payload) const;
+  bool are_looked_at() const { return assignment_->local->norm_bound > 0 && local().terms.makers() > 1; }
+  void keep_evidence(const Task& task, UnderWay& round, const std::vector<AgreedShare>& differences);
   tl::unexpected<Error> diverged(const Held& held, const char* what);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   State& state_;
   std::vector<Held> held_;  // by number
   std::optional<dag::StateKey> not_finite_;
-  std::deque<UnderWay> under_way_;  // two at most
+  std::deque<UnderWay> under_way_;                  // two at most
+  ShownRounds shown_;                               // likewise
+  std::shared_ptr<const replicas::HashTree> owed_;  // after the last means that were taken here
   replicas::NormGuard guard_, guard_of_means_;
   replicas::PassScratch scratch_;
 };

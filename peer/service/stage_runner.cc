@@ -51,6 +51,22 @@ bool is_of_agreement(dag::StateSlot slot) {
          slot == dag::StateSlot::ReturnResidue;
 }
 
+Status take_named(std::vector<StageRunner::Submitted::Named>& from,
+                  std::vector<StageRunner::Output::Named>& to) {
+  for (StageRunner::Submitted::Named& named : from) {
+    WEFT_TRY(auto tensor, named.tensor->take());
+    to.push_back({std::move(named.key), std::move(tensor)});
+  }
+  return {};
+}
+
+// Where the numbers go that an output of a segment is; nullptr: nowhere.
+std::vector<double> TaskOutcome::*numbers_of(OutputRole role) {
+  if (role == OutputRole::Loss) return &TaskOutcome::loss;
+  if (role == OutputRole::Correct) return &TaskOutcome::correct;
+  return role == OutputRole::Counted ? &TaskOutcome::counted : nullptr;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const proto::AssignStage> assignment,
@@ -182,6 +198,7 @@ Status StageRunner::submit_to_device(const Task& task, const Inputs& inputs, Sub
     case TaskKind::Mean:
     case TaskKind::Weigh:
     case TaskKind::Agree:
+    case TaskKind::Show:
       WEFT_TRY_STATUS(run_agreement(task, inputs, submitted));
       break;
     case TaskKind::Reduce:
@@ -205,6 +222,8 @@ Result<TaskOutcome> StageRunner::take_outcome(Submitted& submitted) {
     outcome.*numbers.into = to_doubles(tensor);
   }
   outcome.refused = submitted.refused;
+  outcome.owed = submitted.owed;
+  outcome.shown = std::move(submitted.shown);
   WEFT_TRY(outcome.busy, submitted.busy->elapsed());
   return outcome;
 }
@@ -216,13 +235,6 @@ Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
     WEFT_TRY(auto tensor, download->take());
     output.sends.emplace_back(index, std::move(tensor));
   }
-  const auto take_named = [](std::vector<Submitted::Named>& from, std::vector<Output::Named>& to) -> Status {
-    for (Submitted::Named& named : from) {
-      WEFT_TRY(auto tensor, named.tensor->take());
-      to.push_back({std::move(named.key), std::move(tensor)});
-    }
-    return {};
-  };
   WEFT_TRY_STATUS(take_named(submitted.snapshot, output.snapshot));
   WEFT_TRY_STATUS(take_named(submitted.predictions, output.predictions));
   output.agreed = std::move(submitted.agreed);
@@ -240,6 +252,7 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   const dag::TrainingSpec& terms = assignment_->training;
   if (begins_step && (terms.skips_diverged() || terms.is_empty(place_of(*assignment_, task).step)))
     WEFT_TRY_STATUS(program.executor->keep_statistics());
+  if (begins_step && agreement_) agreement_->begin_round();
   WEFT_TRY(MicrobatchMemory * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)
     WEFT_TRY_STATUS(program.executor->set_value(*microbatch, program.stage->receives[index].value, tensor));
@@ -294,10 +307,7 @@ Status StageRunner::begin_outputs(const Task& task, Program& program, Microbatch
   }
   for (const dag::GraphOutput& out : program.stage->graph->outputs()) {
     if (segment_of(*program.stage, out.value) != task.segment) continue;
-    std::vector<double> TaskOutcome::*numbers = nullptr;
-    if (out.role == OutputRole::Loss) numbers = &TaskOutcome::loss;
-    if (out.role == OutputRole::Correct) numbers = &TaskOutcome::correct;
-    if (out.role == OutputRole::Counted) numbers = &TaskOutcome::counted;
+    std::vector<double> TaskOutcome::*const numbers = numbers_of(out.role);
     const bool predicts = task.key.program == ProgramKind::Predict && out.role == OutputRole::Prediction;
     if (numbers == nullptr && !predicts) continue;
     WEFT_TRY(auto download, program.executor->begin_value(microbatch, out.value));
@@ -350,8 +360,12 @@ Status StageRunner::snapshot(Submitted& submitted) {
 Status StageRunner::run_agreement(const Task& task, const Inputs& inputs, Submitted& submitted) {
   if (followed_) return followed_->add(task, inputs.agreed);
   if (!agreement_) return fail(ErrorCode::Internal, "an agreement of a stage that has none");
-  if (task.kind == TaskKind::Agree) return agreement_->agree(task, inputs.agreed);
-  if (task.kind == TaskKind::Differ) {
+  if (task.kind == TaskKind::Agree) {
+    WEFT_TRY_STATUS(agreement_->agree(task, inputs.agreed));
+    submitted.owed = agreement_->owed();
+  } else if (task.kind == TaskKind::Show) {
+    WEFT_TRY(submitted.shown, agreement_->show(task.check));
+  } else if (task.kind == TaskKind::Differ) {
     WEFT_TRY(submitted.agreed, agreement_->differ(task));
   } else if (task.kind == TaskKind::Weigh) {
     submitted.refused = agreement_->weigh(task, inputs.agreed);

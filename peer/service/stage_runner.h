@@ -77,6 +77,8 @@ class StageRunner {
     std::vector<SentShare> agreed;
     std::vector<SendingShare> sums;  // for the same
     std::optional<replicas::Outlier> refused;
+    std::optional<Digest> owed;
+    std::optional<replicas::ShownPiece> shown;
   };
   // Errors: Cancelled once a task has failed: what was handed out behind it builds on it.
   Result<Submitted> submit(const Task& task, const Inputs& inputs);

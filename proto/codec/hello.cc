@@ -158,12 +158,15 @@ void put(const Command& from, wire::Command& to) {
   to.set_with_followers(from.with_followers);
   put_plain(from.left_out.replicas, *to.mutable_left_out());
   to.set_mean_owner(from.left_out.owner);
+  to.set_agreement(from.check.agreement);
+  to.set_tensor(from.check.tensor);
+  to.set_piece(from.check.piece);
 }
 Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.kind(), to.kind, CommandKind::Settle, "kind");
+  read.enumerator(from.kind(), to.kind, CommandKind::CheckMean, "kind");
   to.step = from.step();
   to.microbatches = from.microbatches();
   to.first_microbatch = from.first_microbatch();
@@ -177,6 +180,7 @@ Status get(const wire::Command& from, Command& to) {
   read.numbers(from.left_out(), to.left_out.replicas, kReplicasMax, "left_out");
   to.left_out.owner = from.mean_owner();
   read.require(is_valid(to.left_out), "left_out", "not ascending, or with who takes their place");
+  to.check = {from.agreement(), from.tensor(), from.piece()};
   return read.status();
 }
 

@@ -3,6 +3,16 @@
 
 namespace weft::proto {
 
+namespace {
+
+constexpr size_t kOwedMax = 2;  // agreements that are over with one step
+
+void put_digests(const std::vector<Digest>& from, auto& to) {
+  for (const Digest& digest : from) *to.Add() = put_bytes(digest);
+}
+
+}  // namespace
+
 void put(const StageReady& from, wire::StageReady& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
@@ -62,6 +72,7 @@ void put(const StepReport& from, wire::StepReport& to) {
   put_list(from.links, *to.mutable_links());
   put_plain(from.sample_positions, *to.mutable_sample_positions());
   to.set_statistics_diverged(from.statistics_diverged);
+  put_digests(from.owed, *to.mutable_owed());
 }
 Status get(const wire::StepReport& from, StepReport& to) {
   Reader read("StepReport");
@@ -76,6 +87,7 @@ Status get(const wire::StepReport& from, StepReport& to) {
   read.list(from.links(), to.links, kStagesMax, "links");
   read.numbers(from.sample_positions(), to.sample_positions, kLossesMax, "sample_positions");
   to.statistics_diverged = from.statistics_diverged();
+  read.digests(from.owed(), to.owed, kOwedMax, "owed");
   return read.status();
 }
 
@@ -170,6 +182,32 @@ Status get(const wire::DifferenceRefused& from, DifferenceRefused& to) {
   read.require(to.replica < kReplicasMax, "replica", "not below 1024");
   read.finite(from.ratio(), to.ratio, "ratio");
   read.require(to.ratio >= 0, "ratio", "negative");
+  return read.status();
+}
+
+void put(const MeanPiece& from, wire::MeanPiece& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_sequence(from.sequence);
+  put_plain(from.shown.difference, *to.mutable_difference());
+  to.set_mean(put_bytes(from.shown.mean));
+  put_plain(from.shown.owed, *to.mutable_owed());
+  put_digests(from.shown.owed_before, *to.mutable_owed_before());
+  put_digests(from.shown.owed_after, *to.mutable_owed_after());
+  put_digests(from.shown.heard, *to.mutable_heard());
+  put_plain(from.shown.read, *to.mutable_read());
+}
+Status get(const wire::MeanPiece& from, MeanPiece& to) {
+  Reader read("MeanPiece");
+  to = {from.run(), from.plan_version(), from.step(), from.sequence()};
+  read.numbers(from.difference(), to.shown.difference, replicas::kMeanPiece, "difference");
+  read.digest(from.mean(), to.shown.mean, "mean");
+  read.numbers(from.owed(), to.shown.owed, replicas::kMeanPiece, "owed");
+  read.digests(from.owed_before(), to.shown.owed_before, replicas::kPathMax, "owed_before");
+  read.digests(from.owed_after(), to.shown.owed_after, replicas::kPathMax, "owed_after");
+  read.digests(from.heard(), to.shown.heard, replicas::kReplicasMax, "heard");
+  read.numbers(from.read(), to.shown.read, replicas::kMeanPiece, "read");
   return read.status();
 }
 

@@ -19,7 +19,7 @@ constexpr int kReports[] = {
     wire::Envelope::kEvaluationReportFieldNumber,  wire::Envelope::kPredictionReportFieldNumber,
     wire::Envelope::kStageResumedFieldNumber,      wire::Envelope::kComparisonReportFieldNumber,
     wire::Envelope::kServeProgressFieldNumber,     wire::Envelope::kReplicasLeftOutFieldNumber,
-    wire::Envelope::kDifferenceRefusedFieldNumber,
+    wire::Envelope::kDifferenceRefusedFieldNumber, wire::Envelope::kMeanPieceFieldNumber,
 };
 
 }  // namespace
@@ -49,7 +49,7 @@ std::optional<ReportHead> head_of(const Message& message) {
                       std::is_same_v<T, EvaluationReport> || std::is_same_v<T, PredictionReport> ||
                       std::is_same_v<T, StageResumed> || std::is_same_v<T, ComparisonReport> ||
                       std::is_same_v<T, ServeProgress> || std::is_same_v<T, ReplicasLeftOut> ||
-                      std::is_same_v<T, DifferenceRefused>)
+                      std::is_same_v<T, DifferenceRefused> || std::is_same_v<T, MeanPiece>)
           return ReportHead{m.run, m.plan_version};
         else
           return std::nullopt;

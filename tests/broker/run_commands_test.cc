@@ -45,7 +45,8 @@ class CommandsFixture {
         rounds(1, plan, {}, options, absence, followers),
         forward(plan, {}, options.forward_chunk),
         comparison(*plan, {}, options),
-        commands(1, 1, plan, options, {steps, rounds, forward, comparison, absence}) {
+        mean_checks(plan, {}),
+        commands(1, 1, plan, options, {steps, rounds, forward, comparison, mean_checks, absence}) {
     steps.start(now);
     rounds.start(now);
     comparison.start(now);
@@ -72,6 +73,7 @@ class CommandsFixture {
   Rounds rounds;
   ForwardPass forward;
   Comparison comparison;
+  MeanChecks mean_checks;
   Commands commands;
 };
 

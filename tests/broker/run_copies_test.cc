@@ -11,7 +11,7 @@ namespace {
 TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
   RunFixture run({.stage_bytes = 1 << 20});  // 0.084 s to upload, a step of 0.1 s
   run.hear(run.run.start(run.now));
-  EXPECT_TRUE(run.run.pace().is_eager());
+  EXPECT_TRUE(run.run.rounds().pace().is_eager());
   EXPECT_EQ(run.written(CommandKind::CopyState), (StepList{1, 2, 3, 4, 5, 6, 7, 8}));
   run.step(1, 0.1);
   run.step(2, 0.1);
@@ -26,24 +26,25 @@ TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
 
 TEST(Rounds, TheOldestUnderWaySaysSinceWhenBlobsMayBeOnTheirWay) {
   RunFixture run({.stage_bytes = 1 << 20, .predicted_step = 0.02});
-  EXPECT_FALSE(run.run.snapshots().uploading_since());
+  EXPECT_FALSE(run.run.rounds().under_way().uploading_since());
   const Instant first = run.now;
   run.hear(run.run.start(run.now));
   for (uint64_t step = 1; step <= 12; ++step) run.step(step, 0.02);
   ASSERT_EQ(run.written(CommandKind::CopyState), (StepList{1, 6}));
-  EXPECT_EQ(run.run.snapshots().uploading_since(), first);
+  EXPECT_EQ(run.run.rounds().under_way().uploading_since(), first);
   run.snapshot(1);
-  EXPECT_EQ(run.run.snapshots().uploading_since(), first) << "that of step 6 was asked for at once, too";
+  EXPECT_EQ(run.run.rounds().under_way().uploading_since(), first)
+      << "that of step 6 was asked for at once, too";
   run.snapshot(6);
-  ASSERT_TRUE(run.run.snapshots().uploading_since());
-  EXPECT_GT(*run.run.snapshots().uploading_since(), first);
+  ASSERT_TRUE(run.run.rounds().under_way().uploading_since());
+  EXPECT_GT(*run.run.rounds().under_way().uploading_since(), first);
 }
 
 TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
   RunFixture run({.stage_bytes = 1 << 20, .predicted_step = 0.02});  // an upload takes 4.2 steps
   run.hear(run.run.start(run.now));
-  EXPECT_FALSE(run.run.pace().is_eager());
-  EXPECT_EQ(run.run.pace().steps_between(), 5u);
+  EXPECT_FALSE(run.run.rounds().pace().is_eager());
+  EXPECT_EQ(run.run.rounds().pace().steps_between(), 5u);
   for (uint64_t step = 1; step <= 12; ++step) run.step(step, 0.02);
   EXPECT_EQ(run.steps.size(), 12u) << "commits do not wait";
   EXPECT_EQ(run.written(CommandKind::CopyState), (StepList{1, 6})) << "one waits behind the one under way";
@@ -54,9 +55,9 @@ TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
 TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
   RunFixture run({.stage_bytes = 1 << 20, .predicted_step = 10});
   run.hear(run.run.start(run.now));
-  EXPECT_TRUE(run.run.pace().is_eager());
+  EXPECT_TRUE(run.run.rounds().pace().is_eager());
   for (uint64_t step = 1; step <= 4; ++step) run.step(step, 0.01);
-  EXPECT_EQ(run.run.pace().steps_between(), 9u);
+  EXPECT_EQ(run.run.rounds().pace().steps_between(), 9u);
 }
 
 std::vector<uint64_t> direct_of(const RunFixture& run) {
@@ -156,11 +157,11 @@ TEST(DirectRounds, TheFirstGoesToTheBrokerTheNextToWhoFetchesThem) {
   begin_direct(run);
   EXPECT_EQ(run.rounds, StepList{1});
   EXPECT_EQ(direct_of(run).at(0), 6u);
-  EXPECT_FALSE(run.run.copy_to_fetch().has_value());
+  EXPECT_FALSE(run.run.rounds().copy_to_fetch().has_value());
   run.snapshot(6);
   EXPECT_EQ(run.direct_changes, 1);
-  ASSERT_TRUE(run.run.copy_to_fetch().has_value());
-  EXPECT_EQ(run.run.copy_to_fetch()->step, 6u);
+  ASSERT_TRUE(run.run.rounds().copy_to_fetch().has_value());
+  EXPECT_EQ(run.run.rounds().copy_to_fetch()->step, 6u);
   EXPECT_EQ(run.rounds, StepList{1}) << "made is not fetched";
   run.hear(run.run.on_fetched(run.now, 0, 6));
   run.hear(run.run.on_fetched(run.now, 0, 6));
@@ -168,7 +169,7 @@ TEST(DirectRounds, TheFirstGoesToTheBrokerTheNextToWhoFetchesThem) {
   run.hear(run.run.on_fetched(run.now, 1, 6));
   EXPECT_EQ(run.rounds, (StepList{1, 6}));
   EXPECT_EQ(run.direct_rounds, StepList{6});
-  EXPECT_FALSE(run.run.copy_to_fetch().has_value());
+  EXPECT_FALSE(run.run.rounds().copy_to_fetch().has_value());
 }
 
 TEST(DirectRounds, WhatWasNotMadeCannotHaveBeenFetched) {
@@ -188,7 +189,7 @@ TEST(DirectRounds, ACheckpointThatIsWholeFirstTakesTheirPlace) {
   run.snapshot(8);
   EXPECT_EQ(run.checkpoints, StepList{8});
   EXPECT_EQ(run.rounds, StepList{1});
-  EXPECT_FALSE(run.run.copy_to_fetch().has_value());
+  EXPECT_FALSE(run.run.rounds().copy_to_fetch().has_value());
   run.hear(run.run.on_fetched(run.now, 0, 6));
   run.hear(run.run.on_fetched(run.now, 1, 6));
   EXPECT_EQ(run.rounds, StepList{1}) << "it is older than the checkpoint";
@@ -281,19 +282,21 @@ TEST(DirectRounds, OutliveTheBroker) {
   for (uint32_t stage = 0; stage < 2; ++stage)
     ASSERT_TRUE(run.hear(run.run.on_resumed(run.now, stage, before.script.back().sequence)).has_value());
   run.snapshot(6);
-  ASSERT_TRUE(run.run.copy_to_fetch().has_value());
-  EXPECT_EQ(run.run.copy_to_fetch()->step, 6u);
+  ASSERT_TRUE(run.run.rounds().copy_to_fetch().has_value());
+  EXPECT_EQ(run.run.rounds().copy_to_fetch()->step, 6u);
 }
 
 TEST(DirectRounds, TheNewestWhoseEveryPartIsWithSomebodyIsWhatIsLeft) {
   RunFixture run = with_direct_copies();
   begin_direct(run);
   const auto all = [](uint32_t, uint64_t) { return true; };
-  EXPECT_FALSE(run.run.newest_copy(all).has_value()) << "not made";
+  EXPECT_FALSE(run.run.rounds().newest_copy(run.run.committed_step(), all).has_value()) << "not made";
   run.snapshot(6);
-  ASSERT_TRUE(run.run.newest_copy(all).has_value());
-  EXPECT_EQ(run.run.newest_copy(all)->step, 6u);
-  EXPECT_FALSE(run.run.newest_copy([](uint32_t stage, uint64_t) { return stage == 0; }).has_value());
+  ASSERT_TRUE(run.run.rounds().newest_copy(run.run.committed_step(), all).has_value());
+  EXPECT_EQ(run.run.rounds().newest_copy(run.run.committed_step(), all)->step, 6u);
+  EXPECT_FALSE(run.run.rounds()
+                   .newest_copy(run.run.committed_step(), [](uint32_t stage, uint64_t) { return stage == 0; })
+                   .has_value());
 }
 
 // One pipeline and one uplink, each busy with one thing at a time. Returns the ticks (of 50 ms) that `steps`
@@ -338,14 +341,14 @@ TEST(Rounds, UplinksThatCarryLessThanTheRateDoNotHoldTheRunUp) {
   run.hear(run.run.start(run.now));
   Machine machine(run);
   EXPECT_LE(machine.work(50, 2, 1), 102);
-  EXPECT_TRUE(run.run.pace().is_eager()) << "0.05 s a copy, 0.1 s a step";
+  EXPECT_TRUE(run.run.rounds().pace().is_eager()) << "0.05 s a copy, 0.1 s a step";
   machine.work(50, 2, 9);
-  EXPECT_FALSE(run.run.pace().is_eager());
-  EXPECT_GE(run.run.pace().steps_between(), 4u) << "0.45 s a copy";
+  EXPECT_FALSE(run.run.rounds().pace().is_eager());
+  EXPECT_GE(run.run.rounds().pace().steps_between(), 4u) << "0.45 s a copy";
   EXPECT_LE(machine.work(300, 2, 9), 700) << "no step waits for a copy, but for a trial now and then";
-  EXPECT_LE(run.run.pace().steps_between(), 5u);
+  EXPECT_LE(run.run.rounds().pace().steps_between(), 5u);
   machine.work(100, 2, 1);
-  EXPECT_TRUE(run.run.pace().is_eager()) << "it carries more again";
+  EXPECT_TRUE(run.run.rounds().pace().is_eager()) << "it carries more again";
 }
 
 // A peer keeps four copies, and does not go on before one of them is through: then steps seem to take as long
@@ -361,19 +364,19 @@ TEST(Rounds, CopiesInLineAtAPeerDoNotHoldTheRunUp) {
 TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
   RunFixture run({.stage_bytes = 16 << 20, .predicted_step = 5});
   run.hear(run.run.start(run.now));
-  EXPECT_FALSE(run.run.pace().is_eager());
-  EXPECT_EQ(run.run.pace().steps_between(), 1u);
+  EXPECT_FALSE(run.run.rounds().pace().is_eager());
+  EXPECT_EQ(run.run.rounds().pace().steps_between(), 1u);
   EXPECT_EQ(run.written(CommandKind::CopyState), (StepList{1, 2})) << "one waits behind the one under way";
 }
 
 TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpoint) {
   RunFixture by_steps({.stage_bytes = 16 << 20, .predicted_step = 0.1, .checkpoint_steps = 10});
   by_steps.hear(by_steps.run.start(by_steps.now));
-  EXPECT_EQ(by_steps.run.pace().steps_between(), 0u);
+  EXPECT_EQ(by_steps.run.rounds().pace().steps_between(), 0u);
   EXPECT_TRUE(by_steps.written(CommandKind::CopyState).empty());
   RunFixture by_time({.stage_bytes = 1'000'000'000});  // 80 s, and every 60 s a checkpoint
   by_time.hear(by_time.run.start(by_time.now));
-  EXPECT_EQ(by_time.run.pace().steps_between(), 0u);
+  EXPECT_EQ(by_time.run.rounds().pace().steps_between(), 0u);
 }
 
 TEST(Rounds, AStepHasOneSnapshot) {

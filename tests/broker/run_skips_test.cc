@@ -85,7 +85,7 @@ TEST(SkippedSteps, LossesSquaresAndStatisticsOfOneStageDecideForAll) {
   EXPECT_FALSE(run.diverged_by.has_value());
   EXPECT_EQ(run.steps, (StepList{1, 2, 3, 4}));
   EXPECT_EQ(run.skipped, (StepList{2, 3, 4}));
-  EXPECT_EQ(run.run.last_loss(), 1.0) << "of the last step that was learnt from";
+  EXPECT_EQ(run.run.progress().last_loss(), 1.0) << "of the last step that was learnt from";
 }
 
 TEST(SkippedSteps, NobodyUpdatesBeforeItIsDecided) {

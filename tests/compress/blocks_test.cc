@@ -195,5 +195,32 @@ TEST(Blocks, BadScalesAndMasksAreCorrupted) {
   EXPECT_FALSE(decode(codec_of("int4z"), {}, masked, y));
 }
 
+// A part of a tensor by itself, which is what somebody has who is shown no more of it.
+TEST(Blocks, APartIsReadAsItIsInTheWholeTensor) {
+  const auto x = tensor(Data::Normal, 5 * 128 + 37, 9);
+  for (const char* name : {"dense", "fp16", "bf16", "int8", "int6", "int5", "int4", "int3"}) {
+    const Codec codec = codec_of(name);
+    ASSERT_TRUE(is_by_parts(codec)) << name;
+    Draw draw{.seed = 3, .step = 5, .edge = 2};
+    std::vector<std::byte> payload(wire_bytes(codec, x.size()));
+    Scratch scratch;
+    std::vector<float> whole(x.size());
+    const auto all = encode(codec, x, draw, payload, scratch);
+    ASSERT_TRUE(all && decode(codec, draw, std::span(payload).first(*all), whole));
+    for (const size_t block : {0, 1, 3, 5}) {
+      const size_t begin = block * 128, count = std::min<size_t>(256, x.size() - begin);
+      draw.first = static_cast<uint32_t>(block);
+      std::vector<float> part(count);
+      const auto size = encode(codec, std::span(x).subspan(begin, count), draw, payload, scratch);
+      ASSERT_TRUE(size && decode(codec, draw, std::span(payload).first(*size), part));
+      draw.first = 0;
+      EXPECT_EQ(std::memcmp(part.data(), whole.data() + begin, count * sizeof(float)), 0)
+          << name << " " << block;
+    }
+  }
+  for (const char* name : {"int4z", "topk:0.1:int8", "randomk:0.1:fp16"})
+    EXPECT_FALSE(is_by_parts(codec_of(name)));
+}
+
 }  // namespace
 }  // namespace weft::compress

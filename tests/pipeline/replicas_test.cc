@@ -28,6 +28,7 @@ TEST_P(Replicas, EndInTheBitsOfOneExecutorWhateverTheOrderOfMessages) {
       ASSERT_NE(found, seats.state().end()) << to_string(key);
       EXPECT_TRUE(Seats::is_same(tensor, found->second)) << to_string(key) << " differs";
     }
+    EXPECT_TRUE(seats.look_at_means().empty()) << "an honest owner is called wrong";
     if (HasFailure()) return;
   }
   EXPECT_GE(played, 1);
@@ -127,6 +128,7 @@ TEST_P(Replicas, SettleWhereTheyAreTold) {
     ++settled;
     seats.expect_reports();
     expect_same(in_turn(world, record_until(seats.local(), nobody.end, {})), seats.state(), {});
+    EXPECT_TRUE(seats.look_at_means().empty()) << "an honest owner is called wrong";
     if (HasFailure()) return;
   }
 }
@@ -186,6 +188,27 @@ TEST(LyingOwners, AreLeftOutOfTheRound) {
       ASSERT_FALSE(seats.was_too_late());
       expect_same(in_turn(world, record_until(seats.local(), losses.end, {liar})), seats.state(), {liar});
       if (HasFailure()) return;
+    }
+  }
+}
+
+// Within every bound, and to one replica alone or to all: whoever has taken it says so.
+TEST(LyingOwners, AreFoundWhereTheySendOtherMeansThanTheyTook) {
+  for (const char* codec : {"dense", "int8", "topk:0.05:int8"}) {
+    const World world({"transformer", 4, 3, 24, codec});
+    Rng rng(7, 17);
+    Seats seats(world, rng);
+    ASSERT_TRUE(seats.deal(1));
+    const auto liar = static_cast<uint32_t>(rng.below(4));
+    seats.lie(liar, last_inner_step(seats.local()), 1.01F, proto::Direction::Backward);
+    seats.play();
+    if (HasFailure()) return;
+    const auto found = seats.look_at_means();
+    EXPECT_FALSE(found.empty()) << codec;
+    for (const broker::WrongMean& wrong : found) {
+      EXPECT_EQ(wrong.owner, liar) << "each replica is one stage";
+      EXPECT_TRUE(wrong.wrong.empty());
+      EXPECT_EQ(wrong.other.size(), 3u) << "it stands against all others";
     }
   }
 }

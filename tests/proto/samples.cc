@@ -292,8 +292,9 @@ class Maker {
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
              to.committed, to.settled, to.keep_from, to.direct, to.stays, to.with_followers);
-    pick(to.kind, CommandKind::Settle);
+    pick(to.kind, CommandKind::CheckMean);
     if (to.kind == CommandKind::LeaveOut) to.left_out = {.replicas = {1, 3}, .owner = 2};
+    if (to.kind == CommandKind::CheckMean) to.check = {to.step, small(), small()};
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm, to.skip); }
   void fill(ReleaseStage& to) { fill_all(to.run, to.plan_version, to.reason); }
@@ -333,6 +334,7 @@ class Maker {
              to.sample_positions, to.statistics_diverged);
     to.seconds_busy = positive();
     to.seconds = positive();
+    if (chance()) fill(to.owed.emplace_back());
   }
   void fill(CheckpointReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
@@ -497,6 +499,12 @@ class Maker {
     fill_all(to.run, to.plan_version, to.step);
     to.replica = small();
     to.ratio = 20 * rng_.uniform();
+  }
+  void fill(MeanPiece& to) {
+    fill_all(to.run, to.plan_version, to.step, to.sequence, to.shown.mean, to.shown.owed_before,
+             to.shown.owed_after, to.shown.heard);
+    for (std::vector<float>* numbers : {&to.shown.difference, &to.shown.owed, &to.shown.read})
+      for (uint32_t i = small(); i > 0; --i) numbers->push_back(static_cast<float>(rng_.uniform()));
   }
   void fill(ReplicasLeftOut& to) { fill_all(to.run, to.plan_version, to.step, to.sequence, to.too_late); }
   void fill(ResumeJob& to) { fill(to.job); }

@@ -1,0 +1,143 @@
+// Means on which replicas have agreed are looked at again: who took another one is found, no snapshot with it
+// counts, and the second time it is out.
+#include "tests/broker/local_world.h"
+
+namespace weft::broker {
+namespace {
+
+BrokerOptions looking() {
+  BrokerOptions options{.software = "0.1.0"};
+  options.run.mean_checks = test::mean_checks();
+  return options;
+}
+
+class MeansTest : public ::testing::Test {
+ protected:
+  MeansTest() { local_.are_others = true; }
+  void begin(uint8_t peers) {
+    for (uint8_t peer = 1; peer <= peers; ++peer) local_.world.join(peer, peer);
+    local_.world.submit(100, 3);
+    local_.plan();
+  }
+  uint64_t step() { return local_.world.broker.status(1)->step; }
+  uint8_t peer_of(uint32_t replica) const {
+    for (const auto& [peer, seat] : local_.seats)
+      if (seat.stage().seat.replica == replica) return static_cast<uint8_t>(peer);
+    return 0;
+  }
+  // Until the run is planned anew; who may have a part in it.
+  std::set<uint8_t> asked() {
+    local_.play([&] { return !local_.world.plannings.empty(); });
+    std::set<uint8_t> peers;
+    if (local_.world.plannings.empty()) return peers;
+    for (const Candidate& candidate : local_.world.plannings.back().candidates)
+      peers.insert(candidate.peer.digest.bytes[0]);
+    return peers;
+  }
+  void plan_again() {
+    const auto& point = local_.world.plannings.back().checkpoint;
+    local_.shape.begun_after = point ? point->made() : 0;
+    local_.plan();
+  }
+  // From now on what that peer shows is changed by it, once.
+  void change(uint8_t peer, std::function<void(replicas::ShownPiece&)> how) {
+    local_.change = [this, peer, how = std::move(how)](ConnectionId from, proto::Message& message) {
+      auto* piece = std::get_if<proto::MeanPiece>(&message);
+      if (from != peer || piece == nullptr) return;
+      how(piece->shown);
+      local_.change = {};
+    };
+  }
+
+  LocalWorld local_{{.replicas = 3, .every = 4, .steps = 96, .replicas_max = 3}, {}, looking()};
+};
+
+TEST_F(MeansTest, OfHonestReplicasEachAgreementIsLookedAtAndNothingComesOfIt) {
+  begin(3);
+  local_.play([&] { return local_.has_ended(); });
+  EXPECT_EQ(local_.world.states.at(1), JobState::Finished) << local_.reason();
+  EXPECT_EQ(local_.notices().find("looked at again"), std::string::npos) << local_.notices();
+  size_t asked = 0;
+  for (const Record& record : local_.world.records)
+    if (const auto* issued = std::get_if<CommandIssued>(&record))
+      asked += issued->command.kind == proto::CommandKind::CheckMean ? 1 : 0;
+  EXPECT_EQ(asked, 96u / 12) << "one of each agreement";
+}
+
+TEST_F(MeansTest, WhoTookAnotherMeanIsFoundAndTheSecondTimeItIsOut) {
+  begin(5);
+  const uint8_t liar = peer_of(1);
+  for (int time = 1; time <= 2; ++time) {
+    SCOPED_TRACE(time);
+    const uint64_t before = step();
+    local_.play([&] { return step() >= before + 20; });
+    ASSERT_NE(peer_of(1), 0);
+    if (peer_of(1) != liar) GTEST_SKIP() << "another one has its place";
+    uint64_t agreed = 0;
+    change(liar, [&](replicas::ShownPiece& shown) {
+      shown.mean.bytes[0] ^= 1;
+      agreed = step();
+    });
+    const std::set<uint8_t> candidates = asked();
+    ASSERT_FALSE(candidates.empty());
+    EXPECT_EQ(candidates.contains(liar), time == 1);
+    const auto& point = local_.world.plannings.back().checkpoint;
+    EXPECT_LT(point ? point->made() : 0, agreed) << "what it goes back to is from before";
+    if (time == 1) plan_again();
+  }
+  EXPECT_NE(local_.notices().find("is wrong"), std::string::npos) << local_.notices();
+}
+
+TEST_F(MeansTest, OfTwoWhoSayDifferentThingsTwiceBothAreOut) {
+  begin(5);
+  const uint8_t owner = peer_of(1), other = peer_of(2);
+  for (int time = 1; time <= 2; ++time) {
+    SCOPED_TRACE(time);
+    const uint64_t before = step();
+    local_.play([&] { return step() >= before + 20; });
+    ASSERT_EQ(peer_of(2), other);
+    change(other, [](replicas::ShownPiece& shown) { shown.difference[0] = 3; });
+    const std::set<uint8_t> candidates = asked();
+    ASSERT_FALSE(candidates.empty());
+    EXPECT_EQ(candidates.contains(other), time == 1);
+    EXPECT_EQ(candidates.contains(owner), time == 1);
+    if (time == 1) plan_again();
+  }
+  EXPECT_NE(local_.notices().find("say different things"), std::string::npos) << local_.notices();
+}
+
+TEST_F(MeansTest, WhoSaysOtherThingsThanTwoOthersIsOut) {
+  begin(5);
+  local_.play([&] { return step() >= 20; });
+  const uint8_t owner = peer_of(1);
+  change(owner, [](replicas::ShownPiece& shown) {
+    for (Digest& heard : shown.heard) heard.bytes[0] ^= 1;
+  });
+  const std::set<uint8_t> candidates = asked();
+  EXPECT_EQ(candidates.size(), 4u);
+  EXPECT_FALSE(candidates.contains(owner));
+}
+
+TEST_F(MeansTest, WhoGoesOnWithoutShowingBreaksTheProtocol) {
+  begin(3);
+  const uint8_t silent = peer_of(2);
+  local_.change = [&](ConnectionId from, proto::Message& message) {
+    if (from == silent && std::holds_alternative<proto::MeanPiece>(message)) message = proto::Heartbeat{};
+  };
+  local_.play([&] { return !local_.world.closed.empty(); });
+  EXPECT_EQ(local_.world.closed, std::vector<ConnectionId>{silent});
+}
+
+TEST_F(MeansTest, WhoDoesNotSayWhatItOwesBreaksTheProtocol) {
+  begin(3);
+  const uint8_t owner = peer_of(1);
+  local_.change = [&](ConnectionId from, proto::Message& message) {
+    if (auto* report = std::get_if<proto::StepReport>(&message); from == owner && report != nullptr)
+      report->owed.clear();
+  };
+  local_.play([&] { return !local_.world.closed.empty(); });
+  EXPECT_EQ(local_.world.closed, std::vector<ConnectionId>{owner});
+}
+
+}  // namespace
+}  // namespace weft::broker
