@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "peer/service/encoding.h"
+
 namespace weft::peer {
 
 using proto::Message;

@@ -25,10 +25,8 @@
 namespace weft::peer {
 
 net::OutFrame message_frame(const proto::Message& message);
-// `payload`: the tensor, or what the header's codec made of it (payload_spec).
+// `payload`: the tensor, or what the header's codec made of it (encoding.h).
 net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& payload);
-// Bytes that a codec made: a tensor of their own kind, until they are decoded.
-inline dag::TensorSpec payload_spec(size_t size) { return {dag::DType::U8, {static_cast<int64_t>(size)}}; }
 Result<ReceivedTensor> tensor_of(const net::InFrame& frame);
 
 class BulkTransfers {

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "dag/finite.h"
-#include "peer/service/bulk.h"
 #include "replicas/agreement.h"
 
 namespace weft::peer {
@@ -20,9 +19,17 @@ uint32_t drawn_as(uint32_t microbatch) {
 
 // Evaluation counts its microbatches and edges anew.
 compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
-  const bool is_mean = header.direction == proto::Direction::Backward;
+  const bool is_mean = header.direction == proto::Direction::Backward;  // or the sum of all ranges
   if (header.program == proto::ProgramKind::Agree)
     return replicas::draw_of(seed, header.step, header.edge, is_mean ? replicas::kOwner : header.replica);
+  // Its number is one of all parameters: counted from above, no link's edge has it.
+  if (header.program == proto::ProgramKind::Sum)
+    return {.seed = seed,
+            .step = header.step,
+            .microbatch = header.microbatch,
+            .edge = ~header.edge,
+            .backward = is_mean,
+            .replica = header.replica};
   return {.seed = seed ^ (static_cast<uint64_t>(header.program) << 62),
           .step = header.step,
           .microbatch = drawn_as(header.microbatch),

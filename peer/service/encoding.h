@@ -10,6 +10,9 @@
 
 namespace weft::peer {
 
+// Bytes that a codec made: a tensor of their own kind, until they are decoded.
+inline dag::TensorSpec payload_spec(size_t size) { return {dag::DType::U8, {static_cast<int64_t>(size)}}; }
+
 // What the header's codec makes of the tensor, with the random numbers that belong to its place in the run:
 // made again it is the same bytes. A tensor that is not finite stays as it is, and `header` then says dense.
 // REQUIRES: the tensor is of header.spec, and that is float32 where the codec is not dense.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "peer/service/encoding.h"
 #include "peer/service/link_queue.h"
 
 namespace weft::peer {

@@ -168,5 +168,43 @@ TEST(Encoding, DamageIsSaidWithItsPlace) {
       << decoded.error().message;
 }
 
+// Of each range, each sender, each parameter and each step other numbers are drawn, for the step's sum others
+// again, and no tensor of a link has the same.
+TEST(Encoding, ASumOfGradientsIsDrawnByItsPlaceAlone) {
+  const dag::Tensor tensor = normal_tensor(6);
+  compress::Scratch scratch;
+  const auto encoded = [&](const auto& change) {
+    proto::TensorHeader header{.step = 5,
+                               .microbatch = 2,
+                               .edge = 3,
+                               .program = proto::ProgramKind::Sum,
+                               .replica = 1,
+                               .spec = tensor.spec(),
+                               .codec = *compress::parse("int4")};
+    change(header);
+    dag::Tensor payload = encode_tensor(header, tensor, 9, scratch);
+    const auto decoded = decode_tensor(header, payload, 9);
+    EXPECT_TRUE(decoded.has_value());
+    return payload;
+  };
+  const std::vector<dag::Tensor> all = {
+      encoded([](auto&) {}),
+      encoded([](auto& header) { header.step = 6; }),
+      encoded([](auto& header) { header.microbatch = 3; }),
+      encoded([](auto& header) { header.edge = 4; }),
+      encoded([](auto& header) { header.replica = 2; }),
+      encoded([](auto& header) { header.direction = proto::Direction::Backward; }),
+      encoded([](auto& header) { header.program = proto::ProgramKind::Train; }),
+      encoded([](auto& header) { header.program = proto::ProgramKind::Evaluate; }),
+      encoded([](auto& header) { header.program = proto::ProgramKind::Agree; })};
+  for (size_t a = 0; a < all.size(); ++a)
+    for (size_t b = 0; b < a; ++b) EXPECT_FALSE(are_same(all[a], all[b])) << a << " and " << b;
+  EXPECT_TRUE(are_same(all[0], encoded([](auto& header) {
+                         header.run = 7;
+                         header.plan_version = 8;
+                       })))
+      << "a step that is made again is the same";
+}
+
 }  // namespace
 }  // namespace weft::peer::test
