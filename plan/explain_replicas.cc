@@ -47,6 +47,11 @@ std::string describe_overlap(const ReplicasRequest& request, const ReplicasPlan&
   return others + (plan.agreement <= plan.round ? " hidden" : " hidden for as long as a round takes");
 }
 
+// " as int8"; nothing of what travels as it is.
+std::string describe_codec(const ReplicasRequest& request) {
+  return request.codec.kind == compress::Kind::Dense ? "" : " as " + compress::name(request.codec);
+}
+
 std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   size_t seats = 0;
   for (const Plan& replica : plan.replicas) seats += replica.stages.size();
@@ -54,7 +59,8 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   for (const AgreedWeight& weight : plan.agreed) bytes += weight.bytes;
   std::string text = number_of(plan.replicas.size(), "replica") + " over " + number_of(seats, "peer") + ": ";
   if (!plan.ranges.empty())
-    return text + "each step's gradients, " + show(bytes) + ", are added up in " + show(plan.agreement);
+    return text + "each step's gradients, " + show(bytes) + describe_codec(request) + ", are added up in " +
+           show(plan.agreement);
   if (const auto times = over_one_pipeline(request, plan)) {
     char number[32];
     std::snprintf(number, sizeof number, "%.1f", *times);

@@ -27,6 +27,15 @@ constexpr size_t kExactMax = 16;  // replicas that add gradients: more than that
 constexpr uint32_t kSumsHeld = 2;
 constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
 
+// As it travels. Where gradients are added up, those that a codec makes no shorter are dense
+// (replicas::gradient_codec).
+Bytes bytes_agreed(const ReplicasRequest& request, const dag::TensorSpec& spec) {
+  const auto count = static_cast<size_t>(spec.element_count());
+  if (request.codec.kind == compress::Kind::Dense || count > compress::kMaxCount) return spec.bytes();
+  const Bytes coded{static_cast<int64_t>(compress::wire_bytes(request.codec, count))};
+  return request.ranges > 0 ? std::min(coded, spec.bytes()) : coded;
+}
+
 // What the replicas agree about, by number; nobody has been dealt any of it.
 std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
   const dag::Graph& graph = *request.pipeline.graph;
@@ -34,13 +43,8 @@ std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
   for (const dag::StateKey& key : dag::trained_state(graph, {})) {
     if (!is_weight(key.slot)) continue;
     const dag::TensorSpec& spec = graph.spec(graph.find_initializer(key.name)->value);
-    const bool dense =
-        key.slot == dag::StateSlot::RunningStatistic || request.codec.kind == compress::Kind::Dense;
-    const auto count = static_cast<size_t>(spec.element_count());
-    weights.push_back(
-        {.name = key.name,
-         .bytes =
-             dense ? spec.bytes() : Bytes{static_cast<int64_t>(compress::wire_bytes(request.codec, count))}});
+    const bool dense = key.slot == dag::StateSlot::RunningStatistic;
+    weights.push_back({.name = key.name, .bytes = dense ? spec.bytes() : bytes_agreed(request, spec)});
   }
   return weights;
 }

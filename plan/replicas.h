@@ -43,7 +43,7 @@ struct ReplicasRequest {
 // A trained weight or a running statistic.
 struct AgreedWeight {
   std::string name{};
-  Bytes bytes{};                   // of a difference as it is written, and of the mean
+  Bytes bytes{};                   // of a difference, or a sum of gradients, as it is written; and back
   uint32_t owner = 0;              // the replica that takes the mean
   std::vector<uint32_t> stages{};  // by replica: which of its stages has it
 };

@@ -111,10 +111,14 @@ struct LocalTerms {
 };
 
 // Of a run whose replicas add each step's gradients: each computes whole neighbouring ranges of the step's
-// microbatches (dag/gradient_order.h), and all update by the same sums. So each has the same state.
+// microbatches (dag/gradient_order.h), and all update by the same sums: as those that did not add them up
+// read them. So each has the same state.
 struct ExactTerms {
   std::vector<uint32_t> ranges{};       // by replica, how many; in all the gradient_ranges of `training`
   std::vector<AgreedTensor> tensors{};  // that the stage trains, by number
+  // How sums of gradients travel, of ranges and of the step (replicas::gradient_codec); running statistics,
+  // and what is not finite, are dense. One that passed replicas::check_gradient_codec.
+  compress::Codec codec{};
 };
 
 struct AssignStage {

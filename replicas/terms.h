@@ -34,7 +34,9 @@ struct ReplicaTerms {
   // Of local steps, where not all replicas are equally fast: by replica, how many of these it makes; each at
   // least 1, the largest is `every` and at most kShareRatioMax times the smallest. Empty: all of them.
   std::vector<uint64_t> shares{};
-  // How a replica's difference is written, and their mean; what is lost is made up for later. Of local steps.
+  // How what they tell each other is written. Of local steps a replica's difference and their mean: what is
+  // lost is made up for later. Else the sums of gradients, by one that passed check_gradient_codec
+  // (gradient_codec.h).
   compress::Codec codec{};
   OuterSpec outer{};  // of local steps
   // Of local steps. 1: all have the same weights after each round. More: a round's agreement travels while

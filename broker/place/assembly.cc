@@ -243,7 +243,7 @@ void Assembly::add_agreed() {
     if (ranges.empty())
       at.stage->local = proto::LocalTerms{*terms_.run.local_steps, std::move(own), kNormBound};
     else
-      at.stage->exact = proto::ExactTerms{ranges, std::move(own)};
+      at.stage->exact = proto::ExactTerms{ranges, std::move(own), terms_.gradient_codec};
   }
 }
 

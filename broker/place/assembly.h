@@ -25,6 +25,8 @@ struct JobTerms {
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
   bool chooses_codecs = false;  // the planner does, and may have to choose gentler ones
   bool limits_owners = false;   // an owner's machines may have so much of the model and no more
+  // Of replicas that add up each step's gradients (proto::ExactTerms).
+  compress::Codec gradient_codec{};
 
   struct Program {
     const dag::Graph* graph = nullptr;  // before lowering

@@ -89,6 +89,7 @@ JobTerms terms_of(const JobContext& context, const StartPlanning& request, const
   terms.arithmetic = job.arithmetic;
   terms.chooses_codecs = job.compression.policy == plan::CompressionPolicy::Auto;
   terms.limits_owners = job.placement.owner_share_max < 1;
+  if (!plan.ranges.empty()) terms.gradient_codec = job.replicas.codec;
   for (const auto& [kind, program] : context.programs)
     terms.programs[kind] = {&program.graph, program.sample_count};
   terms.initial = &context.initial;
@@ -340,6 +341,8 @@ uint32_t peer_minor_of(const configs::Job& job) {
       {job.may_have_empty_steps() || !job.optimizer.groups.empty(), proto::kProtocolMinorOfEmptySteps},
       {job.replicas.are_local(), proto::kProtocolMinorOfLocalSteps},
       {train::exact_replicas_max(job) > 1, proto::kProtocolMinorOfExactReplicas},
+      {train::exact_replicas_max(job) > 1 && job.replicas.codec.kind != compress::Kind::Dense,
+       proto::kProtocolMinorOfCodedGradients},
       {job.optimizer.slots != dag::SlotType::Float32, proto::kProtocolMinorOfCodedSlots},
   };
   uint32_t minor = 0;

@@ -5,6 +5,7 @@
 
 #include "dag/gradient_order.h"
 #include "peer/machine/train_commands.h"
+#include "replicas/gradient_codec.h"
 
 namespace weft::peer {
 
@@ -31,6 +32,11 @@ uint32_t tensors_of(const SummedTensor& gradient, const proto::ExactTerms& exact
 }
 
 }  // namespace
+
+compress::Codec SummedTensor::codec(const proto::AssignStage& assign) const {
+  if (fresh || spec.dtype != dag::DType::F32) return {};
+  return replicas::gradient_codec(assign.exact->codec, static_cast<size_t>(spec.element_count()));
+}
 
 std::vector<SummedTensor> summed_tensors(const proto::AssignStage& assign) {
   std::vector<SummedTensor> gradients;
@@ -76,8 +82,9 @@ Status check_gradient_sum(const proto::AssignStage& assign, const std::vector<Su
       gradient->fresh && !is_sum ? fresh_spec(assign, *gradient->fresh, header.replica) : gradient->spec;
   if (header.spec != spec)
     return wrong_gradient(header, "it is " + to_string(header.spec) + ", expected " + to_string(spec));
-  if (header.codec != compress::Codec{})
-    return wrong_gradient(header, "it comes as " + compress::name(header.codec) + ", expected dense");
+  if (const compress::Codec codec = gradient->codec(assign); !proto::may_come_as(header.codec, codec))
+    return wrong_gradient(
+        header, "it comes as " + compress::name(header.codec) + ", expected " + compress::name(codec));
   return {};
 }
 

@@ -31,6 +31,9 @@ struct SummedTensor {
   dag::TensorSpec spec{};
   bool is_ours = false;                        // this seat adds up
   std::optional<dag::FreshStatistic> fresh{};  // of a running statistic
+
+  // How its sums travel, unless they are not finite.
+  compress::Codec codec(const proto::AssignStage& assign) const;
 };
 // By number. Empty without exact terms. The assignment outlives them.
 std::vector<SummedTensor> summed_tensors(const proto::AssignStage& assign);

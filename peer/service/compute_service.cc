@@ -320,13 +320,23 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
   }
   for (SendingShare& sum : submitted.sums) {
     WEFT_TRY(sum.share.payload, sum.payload->take());
-    send(stage, sum.share);
+    send_sum(stage, std::move(sum.share));
   }
   for (SentShare& share : submitted.agreed) send(stage, share);
   return StageRunner::take_outcome(submitted);
 }
 
-// It was encoded with the task: what is not read of it stays with its sender.
+// Whole gradients at once: cotangents of the same step do not stand behind them.
+void ComputeService::send_sum(const StagePtr& stage, SentShare sum) {
+  if (sum.header.codec.kind == compress::Kind::Dense) return send(stage, sum);
+  sum_encoder_.post([this, stage, sum = std::move(sum)](compress::Scratch& scratch) mutable {
+    if (stage->dropped) return;
+    sum.payload = encode_tensor(sum.header, sum.payload, stage->assignment->training.seed, scratch);
+    send(stage, sum);
+  });
+}
+
+// It was encoded with the task, where what is not read of it stays with its sender, or counts here as read.
 void ComputeService::send(const StagePtr& stage, SentShare& share) {
   const size_t dense = static_cast<size_t>(share.header.spec.bytes().value),
                sent = share.payload.bytes().size();
@@ -338,15 +348,15 @@ void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, prot
                           dag::Tensor tensor) {
   const plan::Seat to = other_end(end, stage->assignment->seat);
   if (header.codec.kind == compress::Kind::Dense) return links_.send(stage->generation, to, header, tensor);
-  std::call_once(encoder_made_, [this] { encoder_ = std::make_unique<net::Worker>(); });
-  encoder_->post([this, stage, to, header = std::move(header), tensor = std::move(tensor)]() mutable {
+  encoder_.post([this, stage, to, header = std::move(header),
+                 tensor = std::move(tensor)](compress::Scratch& scratch) mutable {
     if (stage->dropped) return;
     const uint64_t seed = stage->assignment->training.seed;
-    const dag::Tensor payload = encode_tensor(header, tensor, seed, scratch_);
+    const dag::Tensor payload = encode_tensor(header, tensor, seed, scratch);
     links_.send(stage->generation, to, header, payload);
     LinkService::Encoded encoded{tensor.bytes().size(), payload.bytes().size(), {}};
     if (header.microbatch == 0 && header.codec.kind != compress::Kind::Dense)
-      encoded.relative_error = relative_error_of(header, tensor, payload, seed, scratch_);
+      encoded.relative_error = relative_error_of(header, tensor, payload, seed, scratch);
     links_.count(stage->generation, to, encoded);
   });
 }

@@ -93,6 +93,7 @@ class ComputeService {
   Result<TaskOutcome> take(const StagePtr& stage, const Task& task, Submitted& submitted);
   void send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header, dag::Tensor tensor);
   void send(const StagePtr& stage, SentShare& share);
+  void send_sum(const StagePtr& stage, SentShare share);
   void hash(const StagePtr& stage, const Task& task, std::vector<Submitted::Named> tensors);
 
   net::Loop& owner_;
@@ -105,9 +106,20 @@ class ComputeService {
   std::unique_ptr<net::Worker> compute_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> wait_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> hash_ = std::make_unique<net::Worker>();
-  compress::Scratch scratch_;    // encoder_'s
-  std::once_flag encoder_made_;  // when a stage first needs it; by compute_ or wait_
-  std::unique_ptr<net::Worker> encoder_;
+  // Makes payloads beside the tasks, in turn, on a thread that is there when a stage first needs it.
+  class Encoder {
+   public:
+    void post(std::function<void(compress::Scratch&)> what) {  // by compute_ or wait_
+      std::call_once(made_, [this] { thread_ = std::make_unique<net::Worker>(); });
+      thread_->post([this, what = std::move(what)] { what(scratch_); });
+    }
+
+   private:
+    compress::Scratch scratch_;
+    std::once_flag made_;
+    std::unique_ptr<net::Worker> thread_;
+  };
+  Encoder encoder_, sum_encoder_;  // of what other stages wait for; of sums of gradients
 };
 
 }  // namespace weft::peer

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "dag/gradient_order.h"
 #include "peer/machine/train_commands.h"
+#include "peer/service/encoding.h"
 
 namespace weft::peer {
 
@@ -56,13 +57,14 @@ Status GradientExchange::after_segment(const Task& task, const MicrobatchMemory&
     const TensorView& place = executor_.gradient_place(held.parameter);
     WEFT_TRY(auto download,
              executor_.state().backend().begin_download(place.view, place.spec, dag::Layout::Plain, {}));
-    if (held.gradient.is_ours)
+    if (held.gradient.is_ours) {
       held.own[*range] = std::move(download);
-    else
-      sent.push_back(
-          {sum_share(*assignment_, *held.gradient.tensor, held.gradient.spec, task.key.step, *range,
-                     /*is_sum=*/false, held.gradient.tensor->owner),
-           std::move(download)});
+      continue;
+    }
+    sent.push_back({sum_share(*assignment_, *held.gradient.tensor, held.gradient.spec, task.key.step, *range,
+                              /*is_sum=*/false, held.gradient.tensor->owner),
+                    std::move(download), training.seed});
+    sent.back().share.header.codec = held.gradient.codec(*assignment_);
   }
   return {};
 }
@@ -85,6 +87,15 @@ Result<Tensor> GradientExchange::add_up(Held& held, const std::map<uint32_t, con
   return sum;
 }
 
+// For this seat itself; others get the same.
+SentShare GradientExchange::encoded_sum(const Held& held, uint64_t step, const Tensor& sum) {
+  SentShare share = sum_share(*assignment_, *held.gradient.tensor, held.gradient.spec, step, 0,
+                              /*is_sum=*/true, assignment_->seat.replica);
+  share.header.codec = held.gradient.codec(*assignment_);
+  share.payload = encode_tensor(share.header, sum, assignment_->training.seed, scratch_);
+  return share;
+}
+
 Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
                                                         const std::vector<AgreedShare>& ranges) {
   std::map<uint32_t, std::map<uint32_t, const Tensor*>> came;  // by number and range
@@ -96,11 +107,12 @@ Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
   for (Held& held : held_) {
     if (!held.gradient.is_ours) continue;
     const proto::AgreedTensor& tensor = *held.gradient.tensor;
-    WEFT_TRY(held.sum, add_up(held, came[tensor.number]));
+    WEFT_TRY(const Tensor sum, add_up(held, came[tensor.number]));
+    held.sum = encoded_sum(held, step, sum);
     for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica) {
       if (replica == assignment_->seat.replica) continue;
-      sent.push_back(sum_share(*assignment_, tensor, held.gradient.spec, step, 0, /*is_sum=*/true, replica));
-      sent.back().payload = held.sum;
+      sent.push_back(held.sum);
+      sent.back().to = {tensor.stages[replica], replica};
     }
   }
   return sent;
@@ -114,7 +126,11 @@ Status GradientExchange::gather(const std::vector<AgreedShare>& sums) {
     else
       came[one.number] = &one.tensor;
   for (Held& held : held_) {
-    const Tensor& sum = held.gradient.is_ours ? held.sum : *came.at(held.gradient.tensor->number);
+    // Decoded only now: meanwhile the others' sums are on their way.
+    WEFT_TRY(const Tensor sum,
+             held.gradient.is_ours
+                 ? decode_tensor(held.sum.header, held.sum.payload, assignment_->training.seed)
+                 : Result<Tensor>(*came.at(held.gradient.tensor->number)));
     WEFT_TRY_STATUS(executor_.state().backend().upload(sum, executor_.gradient_place(held.parameter).view,
                                                        dag::Layout::Plain));
     held.sum = {};

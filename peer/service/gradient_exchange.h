@@ -3,6 +3,9 @@
 // (dag/gradient_order.h), and everybody takes the owners' sums in place of what it has. So all update by the
 // same bytes, which are those of one executor that computes all ranges.
 //
+// Where the terms name a codec, both ways are written by it. What a reader decodes counts, for an owner as
+// well: of others' ranges, and of its own sum. Its own ranges nobody reads, and they stay as they are.
+//
 // Running statistics go the same ways (statistic_exchange.h).
 //
 // In host memory: of each tensor that this seat owns the sums of its own ranges and of the step.
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "compress/codec.h"
 #include "peer/executor.h"
 #include "peer/machine/gradient_sums.h"
 #include "peer/machine/task.h"
@@ -41,17 +45,19 @@ class GradientExchange {
     size_t parameter = 0;  // the executor's
     // Of what this seat adds up, until it has: by range, its own.
     std::map<uint32_t, std::unique_ptr<Download>> own{};
-    dag::Tensor sum{};  // until it is taken
+    SentShare sum{};  // of all ranges, as others get it, until it is taken
   };
   GradientExchange(std::shared_ptr<const proto::AssignStage> assignment, Executor& executor)
       : assignment_(std::move(assignment)), executor_(executor) {}
   Status add_gradient(SummedTensor gradient);
   Result<dag::Tensor> add_up(Held& held, const std::map<uint32_t, const dag::Tensor*>& of_others);
+  SentShare encoded_sum(const Held& held, uint64_t step, const dag::Tensor& sum);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   Executor& executor_;
   std::vector<Held> held_;                         // gradients, by number
   std::unique_ptr<StatisticExchange> statistics_;  // if there are any
+  compress::Scratch scratch_;
 };
 
 }  // namespace weft::peer

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "peer/service/encoding.h"
+
 namespace weft::peer {
 
 SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor& tensor, dag::TensorSpec spec,
@@ -17,6 +19,16 @@ SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor&
                      .replica = static_cast<uint16_t>(assign.seat.replica),
                      .spec = std::move(spec)},
           .payload = {}};
+}
+
+Status take_encoded(std::vector<SendingShare>& sending, std::vector<SentShare>& to) {
+  compress::Scratch scratch;
+  for (SendingShare& one : sending) {
+    WEFT_TRY(const dag::Tensor tensor, one.payload->take());
+    one.share.payload = encode_tensor(one.share.header, tensor, one.seed, scratch);
+    to.push_back(std::move(one.share));
+  }
+  return {};
 }
 
 }  // namespace weft::peer

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "base/result.h"
 #include "dag/tensor.h"
 #include "peer/backend/download.h"
 #include "plan/seat.h"
@@ -26,12 +28,16 @@ struct SentShare {
   proto::TensorHeader header{};
   dag::Tensor payload;
 };
-// One on its way from the device: the share's payload is not there yet.
+// One on its way from the device: the share's payload is not there yet, and is encoded once it is.
 struct SendingShare {
   SentShare share{};
   std::unique_ptr<Download> payload{};
+  uint64_t seed = 0;  // of what is drawn at random for that
 };
-// Of a tensor of exact terms, without its payload: a sum of a range, or that of all, for a replica's seat.
+// Waits for each and encodes it as its header says. Errors: of the device.
+Status take_encoded(std::vector<SendingShare>& sending, std::vector<SentShare>& to);
+// Of a tensor of exact terms, dense and without its payload: a sum of a range, or that of all, for a
+// replica's seat.
 SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor& tensor, dag::TensorSpec spec,
                     uint64_t step, uint32_t range, bool is_sum, uint32_t to);
 

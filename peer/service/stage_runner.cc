@@ -238,10 +238,7 @@ Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
   WEFT_TRY_STATUS(take_named(submitted.snapshot, output.snapshot));
   WEFT_TRY_STATUS(take_named(submitted.predictions, output.predictions));
   output.agreed = std::move(submitted.agreed);
-  for (SendingShare& sum : submitted.sums) {
-    WEFT_TRY(sum.share.payload, sum.payload->take());
-    output.agreed.push_back(std::move(sum.share));
-  }
+  WEFT_TRY_STATUS(take_encoded(submitted.sums, output.agreed));
   return output;
 }
 

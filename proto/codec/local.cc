@@ -6,6 +6,7 @@
 #include "dag/fresh_statistics.h"
 #include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
+#include "replicas/gradient_codec.h"
 
 namespace weft::proto {
 
@@ -108,10 +109,11 @@ Status get(const wire::LocalTerms& from, LocalTerms& to) {
   return read.status();
 }
 
-static_assert(has_fields<ExactTerms, 2>);
+static_assert(has_fields<ExactTerms, 3>);
 void put(const ExactTerms& from, wire::ExactTerms& to) {
   put_plain(from.ranges, *to.mutable_ranges());
   put_list(from.tensors, *to.mutable_tensors());
+  if (from.codec != compress::Codec{}) to.set_codec(compress::name(from.codec));
 }
 Status get(const wire::ExactTerms& from, ExactTerms& to) {
   Reader read("ExactTerms");
@@ -119,6 +121,9 @@ Status get(const wire::ExactTerms& from, ExactTerms& to) {
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
   read.require(to.ranges.size() >= 2, "ranges", "of one replica");
   for (const uint32_t ranges : to.ranges) read.require(ranges >= 1, "ranges", "a replica without any");
+  read.codec(from.codec(), to.codec, "codec");
+  if (const Status allowed = replicas::check_gradient_codec(to.codec); read.good() && !allowed)
+    read.refuse(ErrorCode::OutOfRange, "codec", allowed.error().message);
   return read.status();
 }
 

@@ -111,6 +111,35 @@ TEST(GradientSums, RefuseWhatTheAssignmentDoesNotSay) {
   EXPECT_FALSE(here.come({1, 0}, 5, 0, 1).has_value()) << "twice";
 }
 
+// Or dense, for what is not finite is; where a codec makes a tensor no shorter it is always dense.
+TEST(GradientSums, ComeByTheCodecOfTheAssignment) {
+  const auto refusal = [](const char* assigned, const char* comes, bool is_sum) {
+    Summing here;
+    here.assign.exact->codec = compress::parse(assigned).value();
+    here.sums = GradientSums(std::make_shared<const proto::AssignStage>(here.assign));
+    TensorHeader header = is_sum ? here.header({3, 2}, 9, 0, 1) : here.header({1, 0}, 5, 0, 1);
+    header.codec = compress::parse(comes).value();
+    const Status status = here.sums.on_tensor(is_sum ? Seat{3, 2} : Seat{1, 0}, header, 0);
+    EXPECT_TRUE(status || status.error().code == ErrorCode::InvalidArgument);
+    return status ? std::string() : status.error().message;
+  };
+  for (const bool is_sum : {false, true}) {
+    EXPECT_EQ(refusal("int8", "int8", is_sum), "");
+    EXPECT_EQ(refusal("int8", "dense", is_sum), "");
+    EXPECT_NE(refusal("int8", "int4", is_sum).find("it comes as int4, expected int8"), std::string::npos);
+    EXPECT_NE(refusal("int8", "topk:0.5:int8", is_sum).find("expected int8"), std::string::npos);
+    EXPECT_NE(refusal("dense", "int8", is_sum).find("it comes as int8, expected dense"), std::string::npos);
+  }
+  proto::AssignStage assign = summing();
+  assign.exact->codec = compress::parse("int8").value();
+  auto tensors = peer::summed_tensors(assign);
+  EXPECT_EQ(compress::name(tensors[0].codec(assign)), "int8");
+  tensors[0].spec.shape = {2};
+  EXPECT_EQ(compress::name(tensors[0].codec(assign)), "dense");
+  tensors[1].fresh.emplace();
+  EXPECT_EQ(compress::name(tensors[1].codec(assign)), "dense") << "a running statistic";
+}
+
 // Of a running statistic comes what each replica's microbatches made of it, a row for each; back goes what it
 // is.
 TEST(GradientSums, OfARunningStatisticAreRowsOfMicrobatches) {

@@ -297,6 +297,8 @@ TEST(StageCodec, RefusesSumsThatCannotBe) {
       {"every replica", [](S& s) { s.exact->tensors[0].stages.push_back(0); }},
       {"every replica", [](S& s) { s.exact->tensors[0].stages[0] = 0; }},
       {"owner", [](S& s) { s.exact->tensors[0].owner = 2; }},
+      {"leaves out most", [](S& s) { s.exact->codec = compress::parse("topk:0.02:int4").value(); }},
+      {"always the same way", [](S& s) { s.exact->codec = compress::parse("bf16").value(); }},
       {"links",
        [](S& s) {
          s.links[0].seat = {0, 2};

@@ -246,6 +246,8 @@ class Maker {
     }
     ExactTerms& exact = to.exact.emplace();
     exact.ranges = {1 + small(), 1 + small(), 1};
+    const char* const codecs[] = {"dense", "int8", "int4", "int6z"};
+    exact.codec = compress::parse(codecs[rng_.below(4)]).value();
     to.training.gradient_ranges = exact.ranges[0] + exact.ranges[1] + 1;
     to.training.batch_size = to.training.microbatch_size * to.training.gradient_ranges;
     to.seat.replica %= 3;

@@ -5,6 +5,7 @@
 #include "broker/store/sqlite_store.h"
 #include "proto/codec/codec.h"
 #include "tests/broker/local_seats.h"
+#include "tests/broker/run_shape.h"
 #include "tests/proto/samples.h"
 #include "tests/store/history.h"
 #include "tests/store/memory_disk.h"
@@ -145,6 +146,22 @@ TEST_F(RunTest, ReplicasWithLocalStepsComeBack) {
   EXPECT_NE(from_message(other, stages), nullptr);
   ++other.terms.local_steps->steps;
   EXPECT_EQ(from_message(other, stages), nullptr) << "its stages were told something else";
+}
+
+TEST_F(RunTest, ReplicasThatAddGradientsDoItByOneCodec) {
+  const std::shared_ptr<const PlannedRun> plan = test::plan_of({.stages = 2, .exact_replicas = 2});
+  const auto comes_back = [&](const char* first, const char* second) {
+    std::vector<proto::Encoded<proto::AssignStage>> stages;
+    for (const char* codec : {first, second}) {
+      proto::AssignStage stage = *plan->stages[stages.size()].assignment;
+      stage.exact->codec = compress::parse(codec).value();
+      stages.emplace_back(std::move(stage));
+    }
+    return from_message(to_message(*plan), stages) != nullptr;
+  };
+  EXPECT_TRUE(comes_back("dense", "dense"));
+  EXPECT_TRUE(comes_back("int8", "int8"));
+  EXPECT_FALSE(comes_back("int8", "dense")) << "its stages were told something else";
 }
 
 TEST_F(RunTest, OfTheScriptWhatIsNotSettledStays) {
