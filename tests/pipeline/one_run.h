@@ -11,13 +11,16 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "base/rng.h"
 #include "broker/run/run.h"
 #include "dag/split.h"
 #include "peer/machine/stage.h"
+#include "peer/service/encoding.h"
 #include "peer/service/inbox.h"
 #include "peer/service/stage_runner.h"
+#include "tests/support/cuts.h"
 #include "tests/support/models.h"
 
 namespace weft::pipeline {
@@ -45,12 +48,14 @@ struct Case {
   // microbatches it computes. Empty: one pipeline.
   std::vector<uint32_t> ranges{};
   bool coded_slots = false;
+  std::string codec = "dense";  // of the gradients of such replicas
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm
              << (c.coded_slots ? ", slots in eight bits" : "") << (c.wrap_around ? ", wrapped" : "")
              << (c.skips ? ", skipping" : "")
-             << (c.ranges.empty() ? "" : ", " + std::to_string(c.ranges.size()) + " replicas");
+             << (c.ranges.empty() ? "" : ", " + std::to_string(c.ranges.size()) + " replicas")
+             << (c.codec == "dense" ? "" : ", gradients as " + c.codec);
 }
 
 inline constexpr uint32_t kMicrobatches = 4, kMicrobatchSize = 4;
@@ -153,37 +158,67 @@ struct StageHere {
   std::unique_ptr<peer::Inbox> inbox;
 };
 
+// A cut at random of each replica; nothing: the repair of one emptied a stage.
+inline std::optional<std::vector<dag::Split>> random_splits(const Graph& whole, const Case& of, Rng& rng,
+                                                            uint64_t seed) {
+  std::vector<dag::Split> splits;
+  const size_t replicas = std::max<size_t>(1, of.ranges.size());
+  while (splits.size() < replicas) {
+    const uint32_t count = replicas == 1 ? of.stages : 1 + static_cast<uint32_t>(rng.below(of.stages));
+    const auto stages = dag::move_sums(whole, std::span<const std::shared_ptr<const dag::Lowered>>{},
+                                       test::random_stages(whole, count, rng, of.wrap_around));
+    const auto split = dag::split(whole, stages, count, dag::op_table());
+    if (!split) return std::nullopt;
+    const uint32_t repeats = seed % 3 == 0 ? 1 : 2;  // one stage of so many
+    splits.push_back(seed % 3 == 1 ? *split
+                                   : test::recomputed(*split, [&](uint32_t s) { return s % repeats == 0; }));
+  }
+  return splits;
+}
+
+// Where a run begins that goes on.
+struct Begin {
+  uint64_t step = 0;
+  State state{};  // after it
+};
+
 class Cluster final {
  public:
-  // `splits`: by replica.
-  Cluster(const Graph& whole, const test::Model& model, const std::vector<dag::Split>& splits,
-          const std::vector<uint32_t>& ranges, peer::Backend& backend, const dag::TrainingSpec& spec,
-          Rng& rng)
-      : whole_(whole), model_(model), spec_(spec), ranges_(ranges), backend_(backend), rng_(rng) {
+  // `splits`: by replica. `rng`: deals what is not said, and then says which message is next.
+  Cluster(const Graph& whole, const test::Model& model, const std::vector<dag::Split>& splits, const Case& of,
+          peer::Backend& backend, const dag::TrainingSpec& spec, Rng& rng, Begin begin = {})
+      : whole_(whole),
+        model_(model),
+        spec_(spec),
+        ranges_(of.ranges),
+        codec_(compress::parse(of.codec).value()),
+        backend_(backend),
+        rng_(rng),
+        begin_(std::move(begin)) {
     auto plan = std::make_shared<broker::PlannedRun>();
     plan->training = spec;
     plan->microbatches = kMicrobatches;
-    plan->exact_ranges = ranges;
+    plan->exact_ranges = ranges_;
     plan->borders.checkpoint.steps = 2;
     const std::vector<std::string> parameters = parameters_of(whole);
     plan->parameter_count = static_cast<uint32_t>(parameters.size());
     std::vector<std::string> changed = parameters;
     for (const dag::GraphOutput& output : whole.outputs())
       if (output.role == dag::OutputRole::StateUpdate) changed.push_back(output.name);
-    const std::vector<proto::AgreedTensor> summed = deal_owners(changed, splits);
+    summed_ = deal_owners(changed, splits);
     uint32_t most = 0;
     for (const dag::Split& split : splits) most = std::max(most, static_cast<uint32_t>(split.stages.size()));
     for (uint32_t s = 0; s < most; ++s)
       for (uint32_t replica = 0; replica < splits.size(); ++replica) {
         if (s >= splits[replica].stages.size()) continue;
-        add({s, replica}, splits[replica], summed);
+        add({s, replica}, splits[replica]);
         std::vector<uint32_t> indices;
         for (const auto& name : parameters_of(*stages_.back().assignment->programs[0].graph))
           indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
                                                   parameters.begin()));
         plan->stages.push_back({{.parameters = std::move(indices)}, stages_.back().assignment});
       }
-    run_ = std::make_unique<broker::Run>(1, 1, plan, broker::RunBegin{},
+    run_ = std::make_unique<broker::Run>(1, 1, plan, broker::RunBegin{.after_step = begin_.step},
                                          broker::RunOptions{.window_steps = 3, .copy_rate = 0});
   }
 
@@ -205,7 +240,20 @@ class Cluster final {
     }
   }
 
-  const State& state() const { return state_; }
+  // After the last step, and after each of which there is a snapshot: of the first replica.
+  const State& state() const { return states_.rbegin()->second; }
+  const State& state_after(uint64_t step) const { return states_.at(step); }
+  // What each replica has now.
+  std::vector<State> states_of_replicas() {
+    std::vector<State> states(std::max<size_t>(1, ranges_.size()));
+    for (StageHere& stage : stages_) {
+      auto output = value_or_fail(stage.runner->run({.kind = TaskKind::Snapshot}, {}));
+      for (auto& named : output.snapshot)
+        states[stage.assignment->seat.replica][named.key] = std::move(named.tensor);
+    }
+    return states;
+  }
+  const std::vector<proto::AgreedTensor>& summed() const { return summed_; }
   const std::vector<proto::JobEvent>& events() const { return events_; }
   const std::vector<uint64_t>& checkpoints() const { return checkpoints_; }
   const std::vector<uint64_t>& rounds() const { return rounds_; }
@@ -228,7 +276,7 @@ class Cluster final {
     return summed;
   }
 
-  void add(const plan::Seat& seat, const dag::Split& split, const std::vector<proto::AgreedTensor>& summed) {
+  void add(const plan::Seat& seat, const dag::Split& split) {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = 1;
     assignment->plan_version = 1;
@@ -255,10 +303,14 @@ class Cluster final {
       if (!received.contains(input.index)) program.data_inputs.push_back(program.graph->value(input).name);
     for (const auto& initializer : program.graph->initializers())
       assignment->tensors.push_back({weight_key(initializer), program.graph->spec(initializer.value), {}});
+    assignment->after_step = begin_.step;
+    for (const dag::StateKey& key : trained_state(*program.graph, spec_.optimizer))
+      if (const auto found = begin_.state.find(key); found != begin_.state.end() && !is_weight(key.slot))
+        assignment->tensors.push_back({key, found->second.spec(), {}});
     assignment->programs.push_back(std::move(program));
     if (!ranges_.empty()) {
-      assignment->exact = proto::ExactTerms{ranges_, {}};
-      for (const proto::AgreedTensor& tensor : summed)
+      assignment->exact = proto::ExactTerms{ranges_, {}, codec_};
+      for (const proto::AgreedTensor& tensor : summed_)
         if (tensor.stages[seat.replica] == seat.stage) assignment->exact->tensors.push_back(tensor);
     }
     StageHere here;
@@ -268,7 +320,10 @@ class Cluster final {
     here.inbox = std::make_unique<peer::Inbox>(assignment);
     here.runner = value_or_fail(peer::StageRunner::create(
         assignment,
-        [&](const auto& reference) -> Result<Tensor> { return model_.weights.at(reference.key.name); },
+        [&](const auto& reference) -> Result<Tensor> {
+          const auto found = begin_.state.find(reference.key);
+          return found == begin_.state.end() ? model_.weights.at(reference.key.name) : found->second;
+        },
         backend_));
     index_of_[seat] = here.index;
     stages_.push_back(std::move(here));
@@ -361,7 +416,8 @@ class Cluster final {
            tensor);
     }
     for (peer::SentShare& share : output.agreed)
-      send(stage, share.to, share.header, std::move(share.payload));
+      send(stage, share.to, share.header,
+           value_or_fail(peer::decode_tensor(share.header, share.payload, spec_.seed)));
     if (task.kind == TaskKind::Snapshot) {
       proto::CheckpointReport checkpoint{.run = 1,
                                          .plan_version = 1,
@@ -369,7 +425,7 @@ class Cluster final {
                                          .tensors = {},
                                          .skipped_steps = task.skipped_steps};
       for (const auto& named : output.snapshot) {
-        state_[named.key] = named.tensor;
+        states_[task.key.step][named.key] = named.tensor;
         checkpoint.tensors.push_back({named.key, named.tensor.spec(), {}});
       }
       EXPECT_EQ(seat.replica, 0u) << "the others have the same state";
@@ -382,14 +438,17 @@ class Cluster final {
   const test::Model& model_;
   const dag::TrainingSpec spec_;
   const std::vector<uint32_t> ranges_;
+  const compress::Codec codec_;
   peer::Backend& backend_;
   Rng& rng_;
+  const Begin begin_;
   Instant now_ = Instant{} + std::chrono::seconds(1);
   std::vector<StageHere> stages_;
   std::map<plan::Seat, uint32_t> index_of_;
   std::unique_ptr<broker::Run> run_;
   std::map<std::string, std::deque<std::function<void()>>> queues_;
-  State state_;
+  std::vector<proto::AgreedTensor> summed_;
+  std::map<uint64_t, State> states_;  // by step
   std::vector<proto::JobEvent> events_;
   std::vector<uint64_t> checkpoints_, rounds_;
   uint64_t issued_ = 0;

@@ -12,38 +12,10 @@
 #include "dag/passes/adapt.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "tests/pipeline/one_run.h"
-#include "tests/support/cuts.h"
+#include "tests/pipeline/perceptron.h"
 
 namespace weft::pipeline {
 namespace {
-
-// Of floats, which can be spoilt.
-test::Model perceptron() {
-  dag::GraphBuilder builder(dag::op_table());
-  test::Model model;
-  const auto input = [&](const std::string& name, Tensor tensor, dag::InputRole role) {
-    const dag::ValueId value = builder.input(name, tensor.spec(), role);
-    model.inputs.emplace(name, std::move(tensor));
-    return value;
-  };
-  dag::ValueId value = input("x", test::random_tensor(3, 1, {kMicrobatchSize, 12}), dag::InputRole::Model);
-  for (uint64_t layer = 0; layer < 4; ++layer) {
-    Tensor weight = test::random_tensor(3, 2 + layer, {12, 12}, 0.3);
-    const std::string name = "w" + std::to_string(layer);
-    const dag::ValueId read = builder.initializer(name, weight.spec(), dag::InitializerRole::Parameter);
-    model.weights.emplace(name, std::move(weight));
-    value = builder.add(dag::OpKind::MatMul, {value, read});
-    if (layer < 3) value = builder.add(dag::OpKind::Relu, {value});
-  }
-  const dag::ValueId target = input(std::string(dag::kTargetInput),
-                                    test::random_labels(3, 9, {kMicrobatchSize}, 12), dag::InputRole::Loss);
-  builder.output("loss",
-                 builder.add(dag::OpKind::CrossEntropy, {value, target},
-                             {{dag::Attr::Axis, int64_t{1}}, {dag::Attr::Reduction, std::string("mean")}}),
-                 dag::OutputRole::Loss);
-  model.graph = builder.finish();
-  return model;
-}
 
 // With adapters beside weights that are frozen; one of them is a table that is multiplied, too.
 test::Model adapted_transformer() {
@@ -84,22 +56,10 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
   for (uint64_t seed = 1; played < 4 && seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 11);
-    std::vector<dag::Split> splits;
-    const size_t replicas = std::max<size_t>(1, param.ranges.size());
-    while (splits.size() < replicas) {
-      const uint32_t count =
-          replicas == 1 ? param.stages : 1 + static_cast<uint32_t>(rng.below(param.stages));
-      const auto stages = dag::move_sums(whole, std::span<const std::shared_ptr<const dag::Lowered>>{},
-                                         test::random_stages(whole, count, rng, param.wrap_around));
-      const auto split = dag::split(whole, stages, count, dag::op_table());
-      if (!split) break;                               // the repair of the random cut emptied a stage
-      const uint32_t repeats = seed % 3 == 0 ? 1 : 2;  // one stage of so many
-      splits.push_back(
-          seed % 3 == 1 ? *split : test::recomputed(*split, [&](uint32_t s) { return s % repeats == 0; }));
-    }
-    if (splits.size() < replicas) continue;
+    const auto splits = random_splits(whole, param, rng, seed);
+    if (!splits) continue;
     ++played;
-    Cluster cluster(whole, model, splits, param.ranges, *backend, spec, rng);
+    Cluster cluster(whole, model, *splits, param, *backend, spec, rng);
     cluster.play();
     if (HasFailure()) return;
     ASSERT_EQ(cluster.state().size(), expected.size());
