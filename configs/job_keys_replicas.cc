@@ -9,9 +9,8 @@ constexpr JobKey kReplicas[] = {
          "How many copies of the model learn side by side, each from samples of its own. With `auto`, or a "
          "map of `min` and `max`, a run has as many as pay of the peers that are there: it grows when others "
          "join and goes on with fewer when some leave. What is learned then depends on who was there; the "
-         "record `trained.rounds.jsonl` says it. With `sync: step` it does not: there are as many as pay, "
-         "and a "
-         "number says how many at most.",
+         "record `trained.rounds.jsonl` says it. With `sync: step` there are as many as pay, too, and a "
+         "number says how many at most; what is learned does not depend on them, unless they have a codec.",
      .example = "replicas: 4\nsync: {every: 30}",
      .otherwise = "1",
      .takes = "a whole number from 1 to 1024, `auto`, or a map with `min` and `max`"},
@@ -25,17 +24,18 @@ constexpr JobKey kReplicas[] = {
      .otherwise = "1024"},
     {.path = "sync",
      .meaning = "When replicas come to the same weights. With `step` each computes a part of every step, and "
-                "they add "
-                "up its gradients: the bytes of one machine. With `every` each makes steps of `batch_size` "
-                "samples alone, with the job's "
-                "optimizer, and all agree now and then; `steps` are those of all of them together. "
+                "they add up its gradients: the bytes of one machine, unless they have a `codec`. With a "
+                "number as `every` each makes steps of `batch_size` samples alone, with the job's optimizer, "
+                "and all agree now and then; `steps` are those of all of them together. "
                 "[design/replicas.md](design/replicas.md) says what is computed.",
      .example = "sync: {every: 10}",
      .otherwise = "step",
      .takes = "`step`, or a map with `every`"},
     {.path = "sync.every",
-     .meaning = "How many steps a replica makes alone before all agree.",
-     .example = "replicas: 2\nsync: {every: 100}"},
+     .meaning = "How many steps a replica makes alone before all agree. `step` is what `sync: step` is, with "
+                "room for a `codec`; the other keys here are then errors.",
+     .example = "replicas: 2\nsync: {every: 100}",
+     .takes = "`step`, or a whole number from 1 to 1099511627776"},
     {.path = "sync.shares",
      .meaning =
          "How many steps of a round each replica makes; the largest number is `every`. A replica on slower "
@@ -48,7 +48,12 @@ constexpr JobKey kReplicas[] = {
     {.path = "sync.codec",
      .meaning =
          "How a replica's difference to the weights agreed last is written, and the mean of all of them. "
-         "What a codec leaves out is added to the next difference.",
+         "What a codec leaves out is added to the next difference. With `every: step` it is how sums of "
+         "gradients are written, there and back. Then only `int8`, `int6`, `int5`, `int4` and `int3` are "
+         "taken, each also as `int8z` where gradients are mostly zeros: they round by chance and leave "
+         "nothing out, for nobody makes up later for what a single step lost. All replicas still update by "
+         "the same bytes. But these depend on who computes what: on how many replicas there are, which "
+         "ranges each has, and who adds up which gradient. `weft local` computes without this codec.",
      .example = "replicas: 2\nsync: {every: 30, codec: \"topk:0.02:int4\"}",
      .otherwise = "dense",
      .takes = "a codec, as `dense`, `int4` or `topk:0.02:int4`"},

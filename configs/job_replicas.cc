@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "configs/job_sections.h"
+#include "replicas/gradient_codec.h"
 
 namespace weft::configs {
 namespace {
@@ -97,24 +98,48 @@ void read_overlap(MapReader& sync, Job& job) {
         sync.parse_count(*settle, "settle_every", 2, replicas::kSettleEveryMax).value_or(kSettleEveryDefault);
 }
 
+void read_codec(MapReader& sync, bool each_step, Job& job) {
+  const Node* codec = sync.take("codec");
+  const auto text = codec ? sync.parse_text(*codec, "codec") : std::nullopt;
+  if (!text) return;
+  const auto parsed = compress::parse(*text);
+  Status usable = parsed ? Status{} : fail(parsed.error());
+  // `weft local` computes all ranges by itself, and has nothing to encode.
+  if (parsed && each_step) usable = replicas::check_gradient_codec(*parsed);
+  if (!usable) return sync.problem(codec->where, "`sync.codec`: " + usable.error().message);
+  job.replicas.codec = *parsed;
+}
+
+// What only replicas with local steps have.
+void refuse_local_keys(MapReader& sync) {
+  for (const std::string key : {"shares", "overlap", "settle_every", "outer"})
+    if (const Node* given = sync.take(key))
+      sync.problem(given->where,
+                   "`sync." + key +
+                       "` is of replicas that make local steps, and `sync.every` is `step`; say "
+                       "every: 30, or take it away");
+}
+
+bool is_step(const Node& node) { return node.kind == Node::Kind::Scalar && node.text == "step"; }
+
 void read_sync(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("sync");
-  if (!node || (node->kind == Node::Kind::Scalar && node->text == "step")) return;
+  if (!node || is_step(*node)) return;
   if (node->kind == Node::Kind::Scalar)
     return root.problem(node->where, "`sync` is `step`, or says how often, as {every: 30}");
   MapReader reader(*node, "sync", problems);
-  if (const Node* every =
-          reader.require("every", "after how many steps of its own a replica meets the others"))
+  const Node* every = reader.require("every", "after how many steps of its own a replica meets the others");
+  const bool each_step = every != nullptr && is_step(*every);
+  if (every != nullptr && !each_step)
     job.replicas.every = reader.parse_count(*every, "every", 1, kStepsMax).value_or(1);
-  if (const Node* shares = reader.take("shares")) read_shares(reader, *shares, job);
-  if (const Node* codec = reader.take("codec")) {
-    const auto text = reader.parse_text(*codec, "codec");
-    const auto parsed = text ? compress::parse(*text) : Result<compress::Codec>{};
-    if (!parsed) reader.problem(codec->where, "`sync.codec`: " + parsed.error().message);
-    if (text && parsed) job.replicas.codec = *parsed;
+  read_codec(reader, each_step, job);
+  if (each_step) {
+    refuse_local_keys(reader);
+  } else {
+    if (const Node* shares = reader.take("shares")) read_shares(reader, *shares, job);
+    read_overlap(reader, job);
+    read_outer(reader, problems, job.replicas.outer);
   }
-  read_overlap(reader, job);
-  read_outer(reader, problems, job.replicas.outer);
   reader.finish();
 }
 

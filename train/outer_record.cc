@@ -31,7 +31,9 @@ Status check_same_run(const storage::OuterRecord& record, const storage::OuterRe
 }  // namespace
 
 std::string describe_sync(const replicas::ReplicaTerms& terms) {
-  if (!terms.are_local()) return "step";
+  if (!terms.are_local())
+    return terms.codec == compress::Codec{} ? "step"
+                                            : "{every: step, codec: \"" + compress::name(terms.codec) + "\"}";
   const bool averages = terms.outer.type == replicas::OuterType::Average;
   std::string shares;
   for (const uint64_t share : terms.shares)

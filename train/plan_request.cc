@@ -95,13 +95,16 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
 }
 
 namespace {
-// As many as pay, of those that the job allows: it comes to the same bits.
+// As many as pay, of those that the job allows: without a codec it comes to the same bits.
 std::optional<plan::ReplicasRequest> exact_replicas_request(const configs::Job& job,
                                                             const plan::PlanRequest& pipeline) {
   const uint32_t most = exact_replicas_max(job);
   if (most == 1 || !why_one(job, *pipeline.graph).empty()) return std::nullopt;
-  return plan::ReplicasRequest{
-      .pipeline = pipeline, .count = exact_least(job), .count_max = most, .ranges = job.gradient_ranges};
+  return plan::ReplicasRequest{.pipeline = pipeline,
+                               .count = exact_least(job),
+                               .count_max = most,
+                               .codec = job.replicas.codec,
+                               .ranges = job.gradient_ranges};
 }
 }  // namespace
 

@@ -60,6 +60,15 @@ TEST(JobErrors, AValueIsANumberOrListsOfThemRowByRow) {
   }
 }
 
+TEST(JobErrors, WhatGradientsCannotGoThroughIsToldWithItsLine) {
+  const std::string message =
+      message_of(kGood + "sync:\n  every: step\n  codec: \"topk:0.1:int8\"\n  overlap: true\n");
+  EXPECT_EQ(message.find("job.yaml:12:10: `sync.codec`: topk:0.1:int8 leaves out"), 0u) << message;
+  EXPECT_NE(message.find("\njob.yaml:13:12: `sync.overlap` is of replicas that make local steps"),
+            std::string::npos)
+      << message;
+}
+
 TEST(JobErrors, EveryProblemIsToldAtOnce) {
   const std::string message = message_of(kGood, {"batch_size=x", "steps=0", "seeed=1"});
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;
@@ -142,6 +151,17 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"sync={}", "`sync.every` is missing; after how many steps"},
       {"sync={every: 0}", "`sync.every` must be a whole number from 1"},
       {"sync={every: 30, codec: topk}", "`sync.codec`: "},
+      {"sync={every: steps}", "`sync.every` must be a whole number from 1"},
+      {"sync={every: step, codec: topk}", "`sync.codec`: "},
+      {"sync={every: step, codec: \"topk:0.02:int4\"}",
+       "`sync.codec`: topk:0.02:int4 leaves out most of a gradient, which would be lost"},
+      {"sync={every: step, codec: bf16}", "`sync.codec`: bf16 rounds equal numbers always the same way"},
+      {"sync={every: step, shares: [30, 10]}", "`sync.shares` is of replicas that make local steps"},
+      {"sync={every: step, shares: auto}", "`sync.shares` is of replicas that make local steps"},
+      {"sync={every: step, overlap: true}", "`sync.overlap` is of replicas that make local steps"},
+      {"sync={every: step, settle_every: 4}", "`sync.settle_every` is of replicas that make local steps"},
+      {"sync={every: step, outer: {type: average}}", "`sync.outer` is of replicas that make local steps"},
+      {"sync={every: step, codecs: int8}", "did you mean"},
       {"sync={every: 30, outer: {type: nestrov}}", "did you mean"},
       {"sync={every: 30, shares: fast}", "`sync.shares` is `auto`, or one number a replica"},
       {"sync={every: 30, shares: [30, 10]}", "`sync.shares` has 2 numbers, and `replicas` is 1"},

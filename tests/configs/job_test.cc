@@ -115,6 +115,12 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_EQ(exact.gradient_ranges, 4u);
   EXPECT_FALSE(exact.replicas.are_local());
   EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=4", "gradient_ranges=2"}).gradient_ranges, 2u);
+  EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=4", "sync={every: step}"}).replicas,
+            exact.replicas);
+  const Job coded = parsed(kSmall, {"microbatch_size=16", "replicas=4", "sync={every: step, codec: int8}"});
+  EXPECT_EQ(coded.gradient_ranges, 4u);
+  EXPECT_FALSE(coded.replicas.are_local());
+  EXPECT_EQ(compress::name(coded.replicas.codec), "int8");
   const Job some = parsed(kSmall, {"microbatch_size=16", "replicas={min: 2, max: 4}"});
   EXPECT_EQ(some.gradient_ranges, 4u);
   EXPECT_EQ(some.replicas.count, 2u);

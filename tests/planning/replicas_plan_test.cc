@@ -331,6 +331,19 @@ TEST_F(ReplicasPlanned, OthersTakeTheSameSeats) {
   }
 }
 
+// Each stage is told by which codec gradients travel, and people are.
+TEST_F(ReplicasPlanned, AddUpGradientsByTheJobsCodec) {
+  const PlannedRunPtr two = plan(test::request_for(
+      1, submit_whole({"replicas={min: 2}", "gradient_ranges=2", "sync={every: step, codec: int8}"}), 2));
+  ASSERT_NE(two, nullptr);
+  expect_each_is_taken(*two);
+  for (const PlannedStage& stage : two->stages)
+    EXPECT_EQ(compress::name(stage.assignment->exact->codec), "int8");
+  EXPECT_NE(two->explanation.front().find("each step's gradients, "), std::string::npos);
+  EXPECT_NE(two->explanation.front().find(" as int8, are added up in "), std::string::npos)
+      << two->explanation.front();
+}
+
 // Running statistics have owners as gradients have.
 TEST_F(ReplicasPlanned, AddUpRunningStatisticsToo) {
   const PlannedRunPtr two =
@@ -480,7 +493,16 @@ TEST_F(ReplicasPlanned, OnlyPeersThatKnowThemSuit) {
     const auto exact = planner().check(submit_whole({several}));
     ASSERT_TRUE(exact.has_value()) << exact.error().message;
     EXPECT_EQ(exact->peer_minor, proto::kProtocolMinorOfExactReplicas) << several;
+    const auto dense = planner().check(submit_whole({several, "sync={every: step, codec: dense}"}));
+    ASSERT_TRUE(dense.has_value()) << dense.error().message;
+    EXPECT_EQ(dense->peer_minor, proto::kProtocolMinorOfExactReplicas) << several;
+    const auto coded = planner().check(submit_whole({several, "sync={every: step, codec: int8}"}));
+    ASSERT_TRUE(coded.has_value()) << coded.error().message;
+    EXPECT_EQ(coded->peer_minor, proto::kProtocolMinorOfCodedGradients) << several;
   }
+  const auto one = planner().check(submit_whole({"sync={every: step, codec: int8}"}));
+  ASSERT_TRUE(one.has_value());
+  EXPECT_LT(one->peer_minor, proto::kProtocolMinorOfExactReplicas) << "one replica tells nobody anything";
 }
 
 TEST_F(ReplicasPlanned, TooFewPeersAreNamed) {
