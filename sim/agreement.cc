@@ -285,7 +285,12 @@ std::optional<Digest> HashAgreement::owed() const {
 Result<replicas::ShownPiece> HashAgreement::show(const proto::MeanCheck& check) const {
   const auto round = std::find_if(agreed_.begin(), agreed_.end(),
                                   [&](const UnderWay& one) { return one.step == check.agreement; });
-  if (round == agreed_.end()) return fail(ErrorCode::Internal, "a piece of means that is not here");
+  if (round == agreed_.end()) {
+    std::string kept;
+    for (const UnderWay& one : agreed_) kept += " " + std::to_string(one.step);
+    return fail(ErrorCode::Internal, "of means agreed on after " + std::to_string(check.agreement) +
+                                         " a piece is asked for; here are those after" + kept);
+  }
   size_t leaf = check.piece;
   for (size_t i = 0; i < held_.size(); ++i) {
     if (weights_[i].tensor->number == check.tensor)

@@ -104,7 +104,8 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
                      job.spec = static_cast<uint32_t>(std::strtoul(r.submission->job.c_str(), nullptr, 10));
                      const JobSpec& spec = specs_[job.spec];
                      job.plain = std::make_unique<PlainLaws>(spec);
-                     if (spec.has_replicas()) job.replicas = std::make_unique<ReplicaLaws>(spec);
+                     if (spec.has_replicas())
+                       job.replicas = std::make_unique<ReplicaLaws>(spec, lie_about_means_);
                    },
                    [&](const broker::JobChanged& r) { on_changed(r); },
                    [&](const broker::CheckpointCommitted& r) {
@@ -226,8 +227,7 @@ void Checkers::on_evaluation(Job& job, const proto::JobEvent& event) {
 
 void Checkers::on_agreed(const proto::AssignStage& assignment, uint64_t step, const HashRunner& runner) {
   const auto job = jobs_.find(assignment.run);
-  if (job == jobs_.end() || !job->second.replicas || runner.agreement() == nullptr || lie_about_means_)
-    return;
+  if (job == jobs_.end() || !job->second.replicas || runner.agreement() == nullptr) return;
   job->second.replicas->on_agreed(assignment, step, runner.agreed());
 }
 

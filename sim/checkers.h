@@ -48,8 +48,7 @@ class Checkers {
   void on_heard(const PeerId& peer, const proto::Message& message);
   // Until then broker restarts are the only faults: no run may lose its plan.
   void expect_only_restarts(bool only);
-  // Some peers lie: no run may lose more by that than what was done since its last checkpoint.
-  // `of_means`: for a while all may go on from means that are others.
+  // No run may lose more by liars than what was done since its last checkpoint, their means included.
   void expect_liars(std::set<PeerId> liars, std::set<std::string> names, bool of_means) {
     lie_about_means_ = of_means;
     liars_ = std::move(liars);

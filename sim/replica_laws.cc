@@ -172,7 +172,7 @@ ReplicaLaws::Complaint ReplicaLaws::on_command(const proto::Command& command) {
 
 void ReplicaLaws::on_agreed(const proto::AssignStage& assignment, uint64_t inner,
                             const std::map<uint32_t, uint64_t>& weights) {
-  if (assignment.plan_version != version_) return;
+  if (assignment.plan_version != version_ || may_have_wrong_means_) return;
   for (const auto& [tensor, value] : weights) agreed_[inner][{tensor, assignment.seat.replica}] = value;
 }
 
@@ -221,6 +221,7 @@ ReplicaLaws::Complaint ReplicaLaws::on_step(const proto::JobEvent& event) {
     if (event.skipped) return std::nullopt;
     return "step " + number(event.step) + " has a loss, and nobody made it";
   }
+  if (may_have_wrong_means_) return std::nullopt;
   if (event.loss != losses / count || event.gradient_norm != norms / count)
     return "the loss of step " + number(event.step) + " is " + std::to_string(event.loss) +
            ", by the record it is " + std::to_string(losses / count) + ":" + describe(all);

@@ -20,7 +20,10 @@ namespace weft::sim {
 class ReplicaLaws {
  public:
   using Complaint = std::optional<std::string>;
-  explicit ReplicaLaws(const JobSpec& spec) : spec_(spec), alone_(spec) {}
+  // `wrong_means`: somebody lies about these. Steps may be made, and said, from them until they are looked
+  // at.
+  explicit ReplicaLaws(const JobSpec& spec, bool wrong_means = false)
+      : spec_(spec), alone_(spec), may_have_wrong_means_(wrong_means) {}
 
   void on_plan(const proto::JobEvent& event) { plans_.push_back({*event.local_steps, event.inherited}); }
   Complaint on_run(const broker::PlannedRun& plan, proto::PlanVersion version);
@@ -62,6 +65,7 @@ class ReplicaLaws {
 
   const JobSpec& spec_;
   RoundsAlone alone_;
+  bool may_have_wrong_means_;
   Plans plans_;
   std::map<proto::PlanVersion, Plans> assigned_;  // as they were when its stages were assigned
   proto::PlanVersion version_ = 0;

@@ -244,9 +244,8 @@ void StandBys::find_holders(Job& job) {
     }
     return holders;
   };
-  auto newest = at.run->rounds().newest_copy(at.run->committed_step(), [&](uint32_t stage, uint64_t step) {
-    return !holders_of(stage, step).empty();
-  });
+  auto newest = at.run->rounds().newest_copy(
+      at.run->sure_step(), [&](uint32_t stage, uint64_t step) { return !holders_of(stage, step).empty(); });
   const CheckpointCommitted* point = job.points.newest();
   if (newest && (point == nullptr || newest->step > point->step)) {
     step_.log("info copy_is_with_peers job=" + job.text() + " step=" + std::to_string(newest->step));

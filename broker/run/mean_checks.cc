@@ -141,13 +141,14 @@ replicas::CheckedPiece MeanChecks::piece_of(const UnderWay& one) const {
   return piece;
 }
 
-std::optional<WrongMean> MeanChecks::look_at(const UnderWay& one) const {
+std::optional<WrongMean> MeanChecks::look_at(const UnderWay& one) {
   const Tensor& tensor = *find_tensor(tensors_, one.check.tensor);
   std::vector<const replicas::ShownPiece*> shown;
   for (const auto& piece : one.shown) shown.push_back(piece ? &*piece : nullptr);
   const replicas::MeanFinding finding =
       replicas::check_mean(piece_of(one), shown, options_.take, options_.hash);
   if (finding.is_right()) return std::nullopt;
+  wrong_ = one.check.agreement;
   WrongMean wrong{.step = inner_.made(one.check.agreement),
                   .tensor = tensor.agreed.name,
                   .owner = *stage_of(tensor, tensor.agreed.owner)};
@@ -162,6 +163,7 @@ bool MeanChecks::is_settled(uint64_t sequence) const {
 }
 
 uint64_t MeanChecks::right_up_to(uint64_t committed) const {
+  if (wrong_) committed = std::min(committed, *wrong_ - 1);
   for (const UnderWay& one : under_way_) committed = std::min(committed, one.check.agreement - 1);
   return committed;
 }

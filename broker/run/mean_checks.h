@@ -68,7 +68,7 @@ class MeanChecks {
   std::optional<uint32_t> stage_of(const Tensor& tensor, uint32_t replica) const;
   bool is_whole(const UnderWay& one) const;
   replicas::CheckedPiece piece_of(const UnderWay& one) const;
-  std::optional<WrongMean> look_at(const UnderWay& one) const;
+  std::optional<WrongMean> look_at(const UnderWay& one);
 
   std::shared_ptr<const PlannedRun> plan_;
   InnerSteps inner_;
@@ -77,6 +77,7 @@ class MeanChecks {
   std::vector<size_t> leaves_;                    // by stage: of its tree; 0: it owes nothing
   std::vector<std::map<uint64_t, Digest>> owed_;  // by stage: roots, by agreement
   std::deque<UnderWay> under_way_;
+  std::optional<uint64_t> wrong_{};  // an agreement
 };
 
 }  // namespace weft::broker

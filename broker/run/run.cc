@@ -120,8 +120,8 @@ Result<RunEffects> Run::on_resumed(Instant now, uint32_t stage, uint64_t last_se
 // What may follow from anything that came in.
 void Run::continue_run(Instant now, RunEffects& out) {
   commit_steps(now, out);
-  if (auto evaluation = forward_.finish(committed_step())) out.push_back(SayEvent{std::move(*evaluation)});
-  add_completed(rounds_.complete(now, mean_checks_.right_up_to(committed_step()), moving_), out);
+  if (auto evaluation = forward_.finish(sure_step())) out.push_back(SayEvent{std::move(*evaluation)});
+  add_completed(rounds_.complete(now, sure_step(), moving_), out);
   if (training() && !ended_) commands_.advance(now, out);
   end_if_done(out);
 }
@@ -250,8 +250,7 @@ Status Run::check() const {
   if (ended_) return {};
   if (const auto step = steps_.next_done(); step && !is_gated(*step))
     return broken("step " + std::to_string(*step) + " is done and not committed");
-  if (rounds_.under_way().has_whole(mean_checks_.right_up_to(committed_step())))
-    return broken("a snapshot is whole and not taken");
+  if (rounds_.under_way().has_whole(sure_step())) return broken("a snapshot is whole and not taken");
   return {};
 }
 

@@ -103,6 +103,7 @@ class Run {
   const InnerSteps& inner() const { return inner_; }
   uint64_t steps() const { return plan_->training.steps; }
   uint64_t committed_step() const { return steps_.committed(); }
+  uint64_t sure_step() const { return mean_checks_.right_up_to(committed_step()); }  // of these
   uint64_t granted_step() const { return steps_.granted(); }
   uint64_t evaluated_step() const { return forward_.evaluated(); }  // of the run, as in events
   const std::map<std::string, double>& metrics() const { return forward_.metrics(); }

@@ -111,6 +111,7 @@ class LocalRun {
   void on(const WholeSnapshot& e) { snapshots.push_back(e); }
   void on(const Divergence& e) { diverged = e; }
   void on(const Disagreement& e) { disagreed = e; }
+  void on(const WrongMean&) { ADD_FAILURE() << "no mean is looked at"; }
   void on(const TooLateToLeaveOut& e) { too_late = e.stage; }
   void on(const Finished& e) { finished = e.step; }
   void on(const Stopped& e) { stopped = e.step; }

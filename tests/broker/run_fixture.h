@@ -62,6 +62,7 @@ class RunFixture final {
   }
   void on(const Divergence& e) { diverged_by = e; }
   void on(const Disagreement& e) { disagreed_on = e; }
+  void on(const WrongMean&) { ADD_FAILURE() << "no mean is looked at"; }
   void on(const TooLateToLeaveOut&) { ADD_FAILURE() << "nobody is left out"; }
   void on(const Finished&) { is_finished = true; }
   void on(const Stopped& e) { stopped_after = e.step; }
