@@ -22,12 +22,12 @@ TensorSpec spec_of_state(StateSlot slot, const TensorSpec& initializer, SlotType
 int64_t BesideParameter::bytes(const TensorSpec& parameter) const {
   const int64_t own = parameter.bytes().value;
   const int64_t slot = type == SlotType::Float32 ? own : coded_slot_bytes(parameter.element_count());
-  return slots * slot + whole * own;
+  return (slots * slot + among - 1) / among + whole * own;
 }
 
 int64_t BesideParameter::bytes(int64_t parameters) const {
   const int64_t slot = type == SlotType::Float32 ? parameters : coded_slot_bytes(parameters / 4);
-  return slots * slot + whole * parameters;
+  return (slots * slot + among - 1) / among + whole * parameters;
 }
 
 BesideParameter beside_parameter(const OptimizerSpec& optimizer) {

@@ -21,6 +21,8 @@ struct BesideParameter {
   uint32_t slots = 0;  // of the optimizer
   SlotType type = SlotType::Float32;
   uint32_t whole = 0;  // further tensors, of the parameter's own spec
+  // Each parameter's optimizer slots lie with one of so many, by turns: a part of all slots is with each.
+  uint32_t among = 1;
 
   int64_t bytes(const TensorSpec& parameter) const;
   // The same for float32 parameters of so many bytes together: at most a byte a slot and parameter less.

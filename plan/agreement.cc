@@ -61,7 +61,11 @@ double rate_to(const ClusterView& cluster, uint32_t device, const std::vector<ui
 }
 
 void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
-                 const std::vector<uint32_t>& followers) {
+                 const std::vector<uint32_t>& followers, std::vector<int64_t> room) {
+  // What lacks, and then the time that it takes: less is better.
+  const auto lacks = [&](uint32_t device, const AgreedLoad& tensor) {
+    return room.empty() ? 0 : std::max<int64_t>(0, tensor.kept.value - room[device]);
+  };
   std::vector<uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
@@ -70,17 +74,19 @@ void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
   for (const uint32_t t : order) {
     AgreedLoad& tensor = tensors[t];
     if (tensor.devices.size() < 2) continue;
-    std::optional<double> least;
+    std::optional<std::pair<int64_t, double>> least;
     for (uint32_t replica = 0; replica < tensor.devices.size(); ++replica) {
       if (std::binary_search(followers.begin(), followers.end(), replica)) continue;
       const uint32_t device = tensor.devices[replica];
       const auto [line, fresh] = lines.try_emplace(device, 0);
       if (fresh) line->second = line_of(cluster, device, tensor.devices);
       const double seconds = (taken[device] + static_cast<double>(tensor.bytes.value)) / line->second;
-      if (least && seconds >= *least) continue;
-      least = seconds;
+      const std::pair cost(lacks(device, tensor), seconds);
+      if (least && cost >= *least) continue;
+      least = cost;
       tensor.owner = replica;
     }
+    if (!room.empty()) room[tensor.devices[tensor.owner]] -= tensor.kept.value;
     taken[tensor.devices[tensor.owner]] += static_cast<double>(tensor.bytes.value);
   }
 }

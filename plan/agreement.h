@@ -15,13 +15,15 @@ struct AgreedLoad {
   Bytes bytes{};                    // of a difference as it is written, and of the mean
   std::vector<uint32_t> devices{};  // by replica, of the cluster: who has it; never empty
   uint32_t owner = 0;               // a replica
+  Bytes kept{};                     // that the owner alone has beside it
 };
 
 // Gives each an owner: the largest first, to the replica whose device then has least to take in, by what its
 // line carries.
-// `followers`, ascending, own none: they have yet to be given what the others have.
+// `followers`, ascending, own none: they have yet to be given what the others have. `room`, by device, bytes:
+// where there is any, an owner is one that has room for what it keeps, or else the one with most left.
 void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
-                 const std::vector<uint32_t>& followers = {});
+                 const std::vector<uint32_t>& followers = {}, std::vector<int64_t> room = {});
 // Bytes a second that a device takes in, at the best that one of the others lets it have.
 double rate_to(const ClusterView& cluster, uint32_t device, const std::vector<uint32_t>& others);
 

@@ -174,7 +174,7 @@ double update_seconds(Bytes parameter, const dag::BesideParameter& beside, const
   const double passes = 3 + 2.0 * beside.slots;
   const double bandwidth =
       rates.by_unit() ? rates.of(Unit::Update).bytes_per_second : rates.memory_bytes_per_second;
-  return passes * static_cast<double>(parameter.value) / bandwidth + rates.kernel_seconds;
+  return passes * static_cast<double>(parameter.value) / bandwidth / beside.among + rates.kernel_seconds;
 }
 
 double accumulate_seconds(Bytes parameter, const Rates& rates) {

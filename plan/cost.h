@@ -38,8 +38,8 @@ std::vector<GroupCost> group_costs(const dag::Graph& graph);
 // Without: the launch and the longer of the two.
 double seconds_of(const GroupCost& cost, const Rates& rates);
 
-// What the optimizer adds for a parameter of that size: the update once a step, and adding a microbatch's
-// gradient to the sum.
+// What the optimizer adds for a parameter of that size: the update once a step, on average of those among
+// which slots are; and adding a microbatch's gradient to the sum.
 double update_seconds(Bytes parameter, const dag::BesideParameter& beside, const Rates& rates);
 double accumulate_seconds(Bytes parameter, const Rates& rates);
 

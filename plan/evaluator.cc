@@ -128,7 +128,8 @@ bool Evaluator::measure(CandidatePlan& candidate) {
                                  .optimizer_slots = request_.optimizer_slots,
                                  .gradient_sums = request_.gradient_sums,
                                  .agreed_slots = request_.agreed_slots,
-                                 .slot_type = request_.slot_type});
+                                 .slot_type = request_.slot_type,
+                                 .slots_among = request_.slots_among});
   if (!pipeline && !candidate.proposal.moved.empty()) return false;  // classes may wait for each other
   WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
   candidate.pipeline = std::move(*pipeline);

@@ -60,7 +60,8 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   std::string text = number_of(plan.replicas.size(), "replica") + " over " + number_of(seats, "peer") + ": ";
   if (!plan.ranges.empty())
     return text + "each step's gradients, " + show(bytes) + describe_codec(request) + ", are added up in " +
-           show(plan.agreement);
+           show(plan.agreement) +
+           (plan.shares_slots ? "; the optimizer's slots of a parameter lie with its owner alone" : "");
   if (const auto times = over_one_pipeline(request, plan)) {
     char number[32];
     std::snprintf(number, sizeof number, "%.1f", *times);

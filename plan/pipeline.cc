@@ -357,7 +357,7 @@ class PipelineBuilder {
             bytes_of(initializer.value));
     for (const auto& output : graph_.outputs()) {
       if (output.role != OutputRole::Gradient) continue;
-      const int64_t slots = slot_bytes(graph_.spec(output.value));
+      const int64_t slots = bytes_beside(graph_.spec(output.value), options_.beside());
       add(stage_of_op_[producer(output.value)], options_.gradient_sums * bytes_of(output.value) + slots,
           slots);
     }
@@ -371,13 +371,6 @@ class PipelineBuilder {
     for (const uint64_t copy : copies)
       add(static_cast<uint32_t>(copy), bytes_of(ValueId{static_cast<uint32_t>(copy >> 32)}), 0);
     return persistent;
-  }
-
-  // What lasts beside a parameter, each tensor of it aligned.
-  int64_t slot_bytes(const dag::TensorSpec& parameter) const {
-    const dag::BesideParameter beside = options_.beside();
-    const dag::BesideParameter slot{.slots = 1, .type = beside.type}, whole{.whole = 1};
-    return beside.slots * aligned(slot.bytes(parameter)) + beside.whole * aligned(whole.bytes(parameter));
   }
 
   // The widest kernel's scratch.
@@ -422,6 +415,12 @@ class PipelineBuilder {
 };
 
 }  // namespace
+
+int64_t bytes_beside(const dag::TensorSpec& parameter, const dag::BesideParameter& beside) {
+  const dag::BesideParameter slot{.slots = 1, .type = beside.type}, whole{.whole = 1};
+  const int64_t slots = beside.slots * aligned(slot.bytes(parameter));
+  return (slots + beside.among - 1) / beside.among + beside.whole * aligned(whole.bytes(parameter));
+}
 
 Bytes framing_of(Bytes bytes) { return {kHeads + (bytes.value / kRecord + 1) * kRecordOverhead}; }
 

@@ -46,6 +46,9 @@ struct Pipeline {
   std::vector<Message> messages;  // ordered by sender, receiver
 };
 
+// What lasts beside a parameter on a device, each tensor of it aligned.
+int64_t bytes_beside(const dag::TensorSpec& parameter, const dag::BesideParameter& beside);
+
 // Scores that a mask has set to -inf: a tensor of them travels dense (peer/service/encoding.h).
 bool may_be_infinite(const dag::Graph& graph, dag::ValueId value);
 
@@ -61,8 +64,9 @@ struct PipelineOptions {
   uint32_t gradient_sums = 1;
   uint32_t agreed_slots = 0;
   dag::SlotType slot_type = dag::SlotType::Float32;
+  uint32_t slots_among = 1;
 
-  dag::BesideParameter beside() const { return {optimizer_slots, slot_type, agreed_slots}; }
+  dag::BesideParameter beside() const { return {optimizer_slots, slot_type, agreed_slots, slots_among}; }
 };
 // `stage_of_op` as dag::split takes it. The memory is an estimate on the safe side: what lives together by
 // lifetimes, a fifth for gaps between blocks, and what is being sent. Errors: those of dag::cut.

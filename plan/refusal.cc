@@ -41,6 +41,7 @@ Status check_request(const PlanRequest& request) {
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
   if (request.optimizer_slots > 8 || request.agreed_slots > 8) return bad("at most eight optimizer slots");
+  if (request.slots_among < 1) return bad("slots among no devices");
   if (!(request.owner_share_max > 0) || request.owner_share_max > 1)
     return bad("a share of the parameters above 0 and up to 1");
   for (const Pin& pin : request.pins)

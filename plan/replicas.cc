@@ -5,6 +5,8 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "dag/state.h"
@@ -13,9 +15,11 @@
 #include "plan/groupings.h"
 #include "plan/kinds.h"
 #include "plan/owners.h"
+#include "plan/pipeline.h"
 #include "plan/places.h"
 #include "plan/plan.h"
 #include "plan/refusal.h"
+#include "plan/shared_slots.h"
 
 namespace weft::plan {
 namespace {
@@ -39,12 +43,20 @@ Bytes bytes_agreed(const ReplicasRequest& request, const dag::TensorSpec& spec) 
 // What the replicas agree about, by number; nobody has been dealt any of it.
 std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
   const dag::Graph& graph = *request.pipeline.graph;
+  const dag::BesideParameter slots{.slots = request.pipeline.optimizer_slots,
+                                   .type = request.pipeline.slot_type};
+  std::map<std::string_view, int64_t> slots_of;
+  for (const dag::GraphOutput& output : graph.outputs())
+    if (output.role == dag::OutputRole::Gradient)
+      slots_of[output.name] = bytes_beside(graph.spec(output.value), slots);
   std::vector<AgreedWeight> weights;
   for (const dag::StateKey& key : dag::trained_state(graph, {})) {
     if (!is_weight(key.slot)) continue;
     const dag::TensorSpec& spec = graph.spec(graph.find_initializer(key.name)->value);
     const bool dense = key.slot == dag::StateSlot::RunningStatistic;
-    weights.push_back({.name = key.name, .bytes = dense ? spec.bytes() : bytes_agreed(request, spec)});
+    weights.push_back({.name = key.name,
+                       .bytes = dense ? spec.bytes() : bytes_agreed(request, spec),
+                       .slots = {key.slot == dag::StateSlot::Value ? slots_of[key.name] : 0}});
   }
   return weights;
 }
@@ -79,6 +91,7 @@ class ReplicasSearch {
     double step = 0;       // of the run: seconds for one of all replicas' steps
     size_t seats = 0;
     bool equal_bits = true;
+    uint32_t slots_among = 1;  // replicas, as planned
   };
 
   // Sets of devices to look for replicas among: all, and those of one kind, where bits are to be equal.
@@ -142,7 +155,7 @@ class ReplicasSearch {
     size_t too_small = 0;
     for (const uint32_t device : devices) {
       if (groups.size() == count_ || too_small == kTooSmallMax) break;
-      if (plan_of({device}))
+      if (plan_of({device}, 0, shares_slots() ? count_ : 1))
         groups.push_back({device});
       else
         ++too_small;
@@ -152,10 +165,11 @@ class ReplicasSearch {
   }
 
   // One replica on these devices, or some of them.
-  const Result<Plan>& plan_of(const Group& group, uint32_t ranges = 0) {
-    const auto known = plans_.find({group, ranges});
+  const Result<Plan>& plan_of(const Group& group, uint32_t ranges, uint32_t slots_among) {
+    const auto known = plans_.find({group, ranges, slots_among});
     if (known != plans_.end()) return known->second;
     PlanRequest request = request_.pipeline;
+    request.slots_among = slots_among;
     if (ranges > 0) {
       request.microbatches = request.microbatches / request_.ranges * ranges;
       request.agreed_slots = kSumsHeld;
@@ -171,7 +185,7 @@ class ReplicasSearch {
       for (StagePlan& stage : plan->stages) in_whole(stage.devices);
       if (plan->fewer) in_whole(plan->fewer->devices);
     }
-    return plans_.emplace(std::pair(group, ranges), std::move(plan)).first->second;
+    return plans_.emplace(std::tuple(group, ranges, slots_among), std::move(plan)).first->second;
   }
 
   // Replicas that have shares by their numbers keep to these.
@@ -211,25 +225,34 @@ class ReplicasSearch {
     if (proposed.size() != count_) return;
     if (!request_.pipeline.pins.empty() && proposed.front().size() != cluster_.devices().size()) return;
     const Groups groups = in_their_places(proposed);
+    // Tensors are of unequal size, so that an owner may lack room: then each is planned with more slots.
+    for (uint32_t among = shares_slots() ? count_ : 1; !consider(groups, among); among /= 2) continue;
+  }
+
+  // False: an owner lacks room, and may have it with slots among fewer replicas.
+  bool consider(const Groups& groups, uint32_t slots_among) {
     Found found;
+    found.slots_among = slots_among;
     found.followers = followers_of(groups);
     if (adds_gradients() && count_ > 1) found.ranges = deal_ranges(groups);
     for (size_t replica = 0; replica < groups.size(); ++replica) {
-      const Result<Plan>& plan = plan_of(groups[replica], found.ranges.empty() ? 0 : found.ranges[replica]);
+      const Result<Plan>& plan =
+          plan_of(groups[replica], found.ranges.empty() ? 0 : found.ranges[replica], slots_among);
       if (!plan) {
         if (!problem_) problem_ = plan.error();
-        return;
+        return true;
       }
       found.plans.push_back(&*plan);
       found.seats += plan->stages.size();
     }
-    if (!keeps_owners_apart(found)) return;
+    if (!keeps_owners_apart(found)) return true;
     deal_shares(found);
-    if (!adds_gradients() || count_ > 1) deal(found);
+    if ((!adds_gradients() || count_ > 1) && !deal(found)) return slots_among == 1;
     found.equal_bits = is_of_one_kind(found);
-    if (!found.ranges.empty() && !found.equal_bits) return;
+    if (!found.ranges.empty() && !found.equal_bits) return true;
     found.step = seconds_a_step(found);
     take(found.equal_bits ? best_equal_ : best_mixed_, std::move(found));
+    return true;
   }
 
   // A device more is one more that can fail.
@@ -269,6 +292,7 @@ class ReplicasSearch {
   }
 
   bool adds_gradients() const { return request_.ranges > 0; }
+  bool shares_slots() const { return request_.shares_slots && adds_gradients() && count_ > 1; }
 
   // By speed, at least one to each: the next to whoever is done with one more first.
   std::vector<uint32_t> deal_ranges(const Groups& groups) const {
@@ -346,16 +370,21 @@ class ReplicasSearch {
     for (const Plan* plan : found.plans) stages.push_back(plan->stage_of_op[op.index]);
     return stages;
   }
-  void deal(Found& found) const {
+  // False: an owner has no room for what it keeps.
+  bool deal(Found& found) const {
     for (const AgreedWeight& weight : weights_) {
       AgreedLoad& load = found.loads.emplace_back();
       load.bytes = weight.bytes;
+      load.kept = weight.slots;
       const std::vector<uint32_t> stages = stages_with(weight, found);
       for (uint32_t replica = 0; replica < stages.size(); ++replica)
         load.devices.push_back(found.plans[replica]->stages[stages[replica]].devices.front());
     }
-    deal_owners(cluster_, found.loads, found.followers);
+    std::optional<SharedSlots> slots;
+    if (shares_slots()) slots.emplace(request_.pipeline, found.slots_among, found.plans);
+    deal_owners(cluster_, found.loads, found.followers, slots ? slots->room() : std::vector<int64_t>());
     found.agreement = agreement_seconds(cluster_, found.loads);
+    return !slots || slots->fit(found.loads);
   }
 
   Error why_nothing_fits() const {
@@ -393,6 +422,9 @@ class ReplicasSearch {
     answer.ranges = found.ranges;
     answer.followers = found.followers;
     if (adds_gradients() && found.ranges.empty()) return as_pipeline(answer.replicas.front());
+    answer.shares_slots = request_.shares_slots && !found.ranges.empty();
+    if (answer.shares_slots)
+      SharedSlots(request_.pipeline, found.slots_among, found.plans).settle(found.loads, answer.replicas);
     answer.agreed = weights_;
     for (size_t i = 0; i < weights_.size(); ++i) {
       answer.agreed[i].owner = found.loads[i].owner;
@@ -412,8 +444,9 @@ class ReplicasSearch {
   const std::vector<AgreedWeight> weights_;
   std::vector<double> speeds_;
   ModelCache models_;
-  std::map<std::pair<Group, uint32_t>, Result<Plan>> plans_;  // by devices, and ranges of a step
-  uint32_t count_ = 1;                                        // of replicas, as looked at now
+  // By devices, ranges of a step, and replicas that have slots.
+  std::map<std::tuple<Group, uint32_t, uint32_t>, Result<Plan>> plans_;
+  uint32_t count_ = 1;                         // of replicas, as looked at now
   std::optional<std::set<uint32_t>> grouped_;  // the numbers for which groups are looked at; nothing: each
   std::optional<Found> best_equal_, best_mixed_;
   std::optional<Error> problem_;  // the first

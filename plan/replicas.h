@@ -31,6 +31,8 @@ struct ReplicasRequest {
   // replica computes some that are neighbours (dag/gradient_order.h). There are at most so many replicas, and
   // all are of devices of one kind, for their weights must not come apart. 0: local steps.
   uint32_t ranges = 0;
+  // Of these: a parameter's owner alone has the optimizer's slots of it.
+  bool shares_slots = false;
   // By device, of local steps: the replica in which it had a part, of a run that goes on, and whose state it
   // holds; empty: it begins. A replica keeps its number where it can.
   std::vector<std::optional<uint32_t>> before{};
@@ -44,7 +46,8 @@ struct ReplicasRequest {
 struct AgreedWeight {
   std::string name{};
   Bytes bytes{};                   // of a difference, or a sum of gradients, as it is written; and back
-  uint32_t owner = 0;              // the replica that takes the mean
+  uint32_t owner = 0;              // the replica that takes the mean, or adds up
+  Bytes slots{};                   // the optimizer's of it, as they lie on a device
   std::vector<uint32_t> stages{};  // by replica: which of its stages has it
 };
 
@@ -53,6 +56,7 @@ struct ReplicasPlan {
   std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
   std::vector<uint32_t> ranges{};      // of replicas that add gradients, by replica; empty: one pipeline
+  bool shares_slots = false;           // of these: slots lie with owners alone
   // Ascending, never all: replicas that make no step yet, for what the others have is still on its way to
   // them, which takes longer than a moment.
   std::vector<uint32_t> followers{};

@@ -30,6 +30,7 @@ struct PlanRequest {
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
   dag::SlotType slot_type = dag::SlotType::Float32;
+  uint32_t slots_among = 1;    // so many devices with the same parameters have a part of the slots each
   uint32_t gradient_sums = 1;  // likewise, for its gradient: 2 where ranges are added up apart
   // Likewise, for what replicas with local steps keep to agree: it lasts, and no update reads it.
   uint32_t agreed_slots = 0;
@@ -46,7 +47,7 @@ struct PlanRequest {
   bool every_site = false;        // each holds an op with parameters: plan/sites.h
   Compression compression{};
 
-  dag::BesideParameter beside() const { return {optimizer_slots, slot_type, agreed_slots}; }
+  dag::BesideParameter beside() const { return {optimizer_slots, slot_type, agreed_slots, slots_among}; }
 };
 
 struct StagePlan {
