@@ -12,6 +12,15 @@ using dag::Tensor;
 using dag::TensorSpec;
 using dag::ValueId;
 
+namespace {
+std::vector<TensorView> gradients_of(const std::vector<ParameterUpdate>& updates) {
+  std::vector<TensorView> gradients;
+  gradients.reserve(updates.size());
+  for (const ParameterUpdate& update : updates) gradients.push_back({update.gradient, update.spec});
+  return gradients;
+}
+}  // namespace
+
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Graph> graph,
                                                    std::shared_ptr<State> state, ExecutorOptions options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(graph), std::move(state), std::move(options)));
@@ -57,7 +66,8 @@ Status Executor::claim_state() {
     claims.push_back({weight_key(initializer), graph_->spec(initializer.value)});
   if (options_.optimizer)
     for (const auto& initializer : graph_->initializers())
-      if (graph_->find_output(OutputRole::Gradient, initializer.name) != nullptr)
+      if (options_.updates(initializer.name) &&
+          graph_->find_output(OutputRole::Gradient, initializer.name) != nullptr)
         for (const dag::StateSlot slot : optimizer_slots(*options_.optimizer))
           claims.push_back({dag::of_initializer(initializer.name, slot),
                             spec_of_state(slot, graph_->spec(initializer.value), options_.optimizer->slots)});
@@ -117,7 +127,7 @@ void Executor::list_parameters() {
     parameters_.push_back({initializer.name, spec});
     parameter_gradients_.push_back({gradient, spec});
     gradient_segments_.push_back(segment_of_slot[found->second]);
-    if (!options_.optimizer) continue;
+    if (!options_.optimizer || !options_.updates(initializer.name)) continue;
     updates_.push_back(
         {spec, initializers_[i], gradient, {}, dag::group_of(*options_.optimizer, initializer.name)});
     for (const dag::StateSlot of_rule : optimizer_slots(*options_.optimizer))
@@ -295,11 +305,11 @@ Result<Tensor> Executor::value(const MicrobatchMemory& microbatch, ValueId value
 }
 
 Result<std::unique_ptr<Download>> Executor::begin_gradient_squares() {
-  return backend_.begin_sums_of_squares(parameter_gradients_);
+  return backend_.begin_sums_of_squares(options_.updated ? gradients_of(updates_) : parameter_gradients_);
 }
 
 Result<std::vector<double>> Executor::gradient_squares() {
-  return backend_.sums_of_squares(parameter_gradients_);
+  return backend_.sums_of_squares(options_.updated ? gradients_of(updates_) : parameter_gradients_);
 }
 
 Result<Tensor> Executor::gradient(size_t parameter) {

@@ -9,6 +9,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,7 +48,11 @@ struct ExecutorOptions {
   std::vector<uint32_t> segment_of_op{};
   std::shared_ptr<Scratch> scratch{};             // nothing: its own
   std::optional<dag::OptimizerSpec> optimizer{};  // its slots are claimed; for update()
-  bool undoes_statistics = false;                 // memory for keep_statistics()
+  // Of the parameters those that update() changes and squares are of, in their order: others have no slots.
+  // Nothing: all.
+  std::optional<std::set<std::string, std::less<>>> updated{};
+  bool updates(std::string_view parameter) const { return !updated || updated->contains(parameter); }
+  bool undoes_statistics = false;  // memory for keep_statistics()
   // Inputs and outputs that lie where bind() says. Without segments.
   std::vector<dag::ValueId> bound{};
   Precision precision{};
@@ -106,7 +112,7 @@ class Executor {
     dag::TensorSpec spec;
   };
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Sum of squares of each parameter's accumulated gradient, in parameter order: f64[parameters].
+  // Sum of squares of each updated parameter's accumulated gradient, in parameter order: f64[those].
   Result<std::unique_ptr<Download>> begin_gradient_squares();
   Result<std::vector<double>> gradient_squares();
   Result<dag::Tensor> gradient(size_t parameter);
@@ -161,7 +167,7 @@ class Executor {
   std::vector<Parameter> parameters_;
   std::vector<TensorView> parameter_gradients_;  // by parameter
   std::vector<uint32_t> gradient_segments_;      // likewise
-  std::vector<ParameterUpdate> updates_;         // by parameter, with an optimizer
+  std::vector<ParameterUpdate> updates_;         // by updated parameter, with an optimizer
   RunningStatistics statistics_;
   Bytes persistent_bytes_;
   int64_t step_offset_ = 0;  // in persistent_: what is made once a step

@@ -1,5 +1,7 @@
 #include "proto/stage.h"
 
+#include <algorithm>
+
 #include "dag/gradient_order.h"
 
 namespace weft::proto {
@@ -21,6 +23,50 @@ std::optional<StepOfRun> step_of_run(const AssignStage& assign, uint64_t step) {
   const replicas::LocalSteps& local = assign.local->steps;
   const auto own = own_step(local, assign.seat.replica, step);
   return own ? std::optional(StepOfRun{own->step, own->scheduled, local.steps}) : std::nullopt;
+}
+
+namespace {
+
+const dag::Graph* trained_graph(const AssignStage& assign) {
+  for (const StageProgram& program : assign.programs)
+    if (program.kind == ProgramKind::Train) return program.graph.get();
+  return nullptr;
+}
+
+// Of what the replicas add up.
+std::set<std::string_view> owned_tensors(const AssignStage& assign) {
+  std::set<std::string_view> owned;
+  for (const AgreedTensor& tensor : assign.exact->tensors)
+    if (tensor.owner == assign.seat.replica) owned.insert(tensor.name);
+  return owned;
+}
+
+}  // namespace
+
+std::vector<std::string> updated_parameters(const AssignStage& assign) {
+  const dag::Graph* graph = trained_graph(assign);
+  if (graph == nullptr) return {};
+  std::vector<std::string> names = dag::trained_parameters(*graph);
+  if (!shares_slots(assign)) return names;
+  const std::set<std::string_view> owned = owned_tensors(assign);
+  std::erase_if(names, [&](const std::string& name) { return !owned.contains(name); });
+  return names;
+}
+
+std::vector<dag::StateKey> copied_state(const AssignStage& assign) {
+  const dag::Graph* graph = trained_graph(assign);
+  if (graph == nullptr) return {};
+  std::vector<dag::StateKey> keys = dag::trained_state(*graph, assign.training.optimizer);
+  if (!shares_slots(assign)) return keys;
+  const std::set<std::string_view> owned = owned_tensors(assign);
+  std::erase_if(keys, [&](const dag::StateKey& key) { return !owned.contains(key.name); });
+  return keys;
+}
+
+bool keeps_state(const AssignStage& assign) {
+  if (!shares_slots(assign)) return !assign.exact || assign.seat.replica == 0;
+  return std::any_of(assign.exact->tensors.begin(), assign.exact->tensors.end(),
+                     [&](const AgreedTensor& tensor) { return tensor.owner == assign.seat.replica; });
 }
 
 MicrobatchShare microbatches_of(const AssignStage& assign) {

@@ -112,13 +112,15 @@ struct LocalTerms {
 
 // Of a run whose replicas add each step's gradients: each computes whole neighbouring ranges of the step's
 // microbatches (dag/gradient_order.h), and all update by the same sums: as those that did not add them up
-// read them. So each has the same state.
+// read them. So each has the same state. With shared slots a parameter's owner alone has the optimizer's slots
+// of it, and makes its update; the others take the weights that come of that.
 struct ExactTerms {
   std::vector<uint32_t> ranges{};       // by replica, how many; in all the gradient_ranges of `training`
   std::vector<AgreedTensor> tensors{};  // that the stage trains, by number
   // How sums of gradients travel, of ranges and of the step (replicas::gradient_codec); running statistics,
   // and what is not finite, are dense. One that passed replicas::check_gradient_codec.
   compress::Codec codec{};
+  bool shared_slots = false;
 };
 
 struct AssignStage {
@@ -157,8 +159,17 @@ struct MicrobatchShare {
   uint32_t first = 0, count = 0;
 };
 MicrobatchShare microbatches_of(const AssignStage& assign);
-// Whether snapshots are made of the stage: where all replicas have the same state, of those of the first one.
-inline bool keeps_state(const AssignStage& assign) { return !assign.exact || assign.seat.replica == 0; }
+// Whether the optimizer's slots of a parameter lie with its owner's seat alone.
+inline bool shares_slots(const AssignStage& assign) { return assign.exact && assign.exact->shared_slots; }
+// What the stage updates, by name, in the order of dag::trained_parameters of its training program: all that
+// it trains, or with shared slots what it owns. Empty for a stage that trains nothing.
+std::vector<std::string> updated_parameters(const AssignStage& assign);
+// What a snapshot of the stage holds of what its training program changes, in the order of
+// dag::trained_state. With shared slots that is what it owns, weights and slots.
+std::vector<dag::StateKey> copied_state(const AssignStage& assign);
+// Whether snapshots are made of the stage: where all replicas have the same state, of those of the first one;
+// with shared slots of those that own something.
+bool keeps_state(const AssignStage& assign);
 // Of a replica that makes no step yet: what the others have is still on its way.
 inline bool is_follower(const AssignStage& assign) {
   return assign.local && assign.local->steps.terms.follows(assign.seat.replica);

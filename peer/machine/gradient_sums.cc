@@ -127,7 +127,14 @@ std::optional<Task> GradientSums::next(uint64_t step) {
   const TaskKind kind = is_reduced_ ? TaskKind::Gather : TaskKind::Reduce;
   if (is_reduced_) given_ = step;
   is_reduced_ = !is_reduced_;
-  return Task{.kind = kind, .key = {proto::ProgramKind::Sum, step, 0}};
+  return Task{.kind = kind,
+              .key = {proto::ProgramKind::Sum, step, 0},
+              .ends_round = kind == TaskKind::Gather && end_step()};
+}
+
+bool GradientSums::are_due(uint64_t step, bool updated) const {
+  if (gradients_.empty() || given_ == step) return false;
+  return (is_reduced_ && end_step()) == updated;
 }
 
 bool GradientSums::are_ranges_there(uint64_t step) const {

@@ -1,11 +1,12 @@
 // What the seats of other replicas send to a stage whose replica adds each step's gradients to theirs: to the
-// owner of a tensor the sums of their ranges of microbatches (dag/gradient_order.h), from it the sum of all.
+// owner of a tensor the sums of their ranges of microbatches (dag/gradient_order.h), from it the sum of all,
+// or with shared slots the weights that came of its update.
 // It says what may come and what is there; the bytes lie with whoever runs the tasks. Pure.
 //
 // Such a tensor has ProgramKind::Sum, its step, and as its edge AgreedTensor::number. Forward: the sum of a
-// range, whose number is the microbatch; Backward: that of all of them. Of a running statistic there are no
-// sums: Forward are the fresh values of all microbatches of a replica (dag/fresh_statistics.h), one row for
-// each, under the number of its first range; Backward is the new statistic.
+// range, whose number is the microbatch; Backward: what comes from the owner. Of a running statistic there
+// are no sums: Forward are the fresh values of all microbatches of a replica (dag/fresh_statistics.h), one
+// row for each, under the number of its first range; Backward is the new statistic.
 //
 // Bounds: the tensors of two steps, for a seat that lacks nothing of this one may be one ahead; each once.
 #pragma once
@@ -55,11 +56,13 @@ class GradientSums {
   Status on_tensor(const plan::Seat& from, const proto::TensorHeader& header, uint64_t completed);
 
   // The step's tasks, once its microbatches are done: Reduce, when the sums of all other replicas' ranges
-  // that the stage adds up are there, and Gather, when all sums are that it takes. Nothing: something has not
-  // come.
+  // that the stage adds up are there, and Gather, when all is that it takes of other owners. Nothing:
+  // something has not come.
   std::optional<Task> next(uint64_t step);
-  // Both were handed out, or there is nothing to be done.
-  bool are_given(uint64_t step) const { return gradients_.empty() || given_ == step; }
+  // Whether a task of these comes before the stage does anything else: before its update, or after it.
+  bool are_due(uint64_t step, bool updated) const;
+  // Gather comes after the update, and the step ends with it: what others send is what came of theirs.
+  bool end_step() const { return !gradients_.empty() && shares_slots(*assignment_); }
   // The seat whose tensor was the last of either; nothing where none had to come.
   std::optional<plan::Seat> last_to_come(uint64_t step, bool sums) const;
   void finish(uint64_t step) { arrived_.erase(step); }

@@ -25,14 +25,14 @@ struct MicrobatchKey {
 enum class TaskKind : uint8_t {
   Segment,   // run `segment` of the program for the microbatch
   Squares,   // sums of squares of the gradients; of a comparison, after each of its passes
-  Update,    // squares too, when `with_squares`
+  Update,    // squares too, when `with_squares`; of what the stage updates (proto::updated_parameters)
   Differ,    // where replicas with local steps agree: what this one has learnt since, for who adds it up
   Mean,      // of these, as they have come: for the other replicas
   Weigh,     // of the means that have come: whether one is out of all proportion
   Agree,     // take the weights that the means give, and go on from them, or by what was learnt since
   Show,      // for the broker, what the stage has of a piece of the means on which all have agreed
   Reduce,    // where replicas add each step's gradients: the sums of all their ranges, of what is owned here
-  Gather,    // of the others: take the sums of their owners
+  Gather,    // of the others: take the sums of their owners, or after Update the weights
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
   Pass,      // of a served model: the pass `step`, which has come
   Begin,     // at the entry of one: passes, for what was asked
@@ -55,7 +55,7 @@ struct Task {
   uint32_t attempt() const { return left_out ? left_out->attempt : 0; }
   proto::MeanCheck check{};  // of Show
   bool settles = false;      // of these: all have the same weights after that Agree
-  bool ends_round = false;   // of these: nothing else is to be done of the step that ends the round
+  bool ends_round = false;   // of these, and of a Gather after an Update: with it the step is done
 };
 
 // What a task gave, tensors aside.

@@ -160,16 +160,16 @@ std::optional<Task> TrainScript::next_of_step(uint64_t last) {
     const auto [first, count] = microbatches_of(*assignment_);
     if (given_.microbatches.empty() || given_.microbatches.back() < count)
       return next_segment(ProgramKind::Train, step, first, count);
-    if (!sums_.are_given(step)) return sums_.next(step);
+    if (sums_.are_due(step, /*updated=*/false)) return sums_.next(step);
     auto task = next_update(step);
     if (!task || task->kind != TaskKind::Update) return task;
     given_.skipped += task->skip;
     given_.updated = true;
-    if (!ends_round(*assignment_, step)) given_.end_step();
+    if (!ends_round(*assignment_, step) && !sums_.end_step()) given_.end_step();
     return task;
   }
-  auto task = turns_.next(step, granted_);  // also of a replica that makes no step of its own
-  if (task && task->ends_round) given_.end_step();
+  auto task = sums_.are_due(step, given_.updated) ? sums_.next(step) : turns_.next(step, granted_);
+  if (task && task->ends_round) given_.end_step();  // also of a replica that makes no step of its own
   return task;
 }
 
@@ -323,13 +323,14 @@ void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome&
       on_squares_done(task, outcome);
       break;
     case TaskKind::Update:
-      if (ends_round(*assignment_, task.key.step))
+      if (ends_round(*assignment_, task.key.step) || sums_.end_step())
         updated_ = outcome;
       else
         finish_step(now, outcome);
       break;
     case TaskKind::Gather:
       sums_.finish(task.key.step);
+      if (task.ends_round) finish_step(now, std::exchange(updated_, {}));
       break;
     case TaskKind::Mean:
     case TaskKind::Weigh:

@@ -4,10 +4,10 @@
 // Order: commands strictly as they came, by their sequence numbers; within a step the rule of plan/schedule.h
 // (1F1B); segments of a microbatch and microbatches of a segment ascending, so that every sum has its terms
 // in one order; where replicas add each step's gradients, before its update: the sums of what is owned here,
-// then those of other owners; where they make local steps, after the last one of a round: what the replica
-// has learnt, the means of what is added up here, the agreed weights. Tasks are handed out ahead of the one
-// that runs, so that whoever runs them, in order, never waits for this machine: what is handed out and what
-// is done are two places in the same sequence.
+// then those of other owners, or with shared slots after it what came of theirs; where they make local steps,
+// after the last one of a round: what the replica has learnt, the means of what is added up here, the agreed
+// weights. Tasks are handed out ahead of the one that runs, so that whoever runs them, in order, never waits
+// for this machine: what is handed out and what is done are two places in the same sequence.
 //
 // Bounds: kCommandsMax commands that are not carried out; Options::tasks_ahead tasks that are not done.
 #pragma once
@@ -93,7 +93,6 @@ class TrainScript {
   };
 
   void take_reports_of_agreement();
-
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step(uint64_t last);
   bool has_idle_step() const;
@@ -127,7 +126,7 @@ class TrainScript {
   Times segments_;
   std::map<uint64_t, Decision> decisions_;  // by step
   StepTally tally_;
-  TaskOutcome updated_{};       // what an update gave, until the replicas have agreed
+  TaskOutcome updated_{};       // what an update gave, until the replicas have the same weights
   std::vector<Digest> owed_{};  // of the agreements that the step under way ends
   PassTally passes_;
   std::vector<proto::Message> reports_;

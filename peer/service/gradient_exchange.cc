@@ -7,6 +7,7 @@
 #include "dag/gradient_order.h"
 #include "peer/machine/train_commands.h"
 #include "peer/service/encoding.h"
+#include "peer/service/updated_weights.h"
 
 namespace weft::peer {
 
@@ -101,13 +102,19 @@ Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
   std::map<uint32_t, std::map<uint32_t, const Tensor*>> came;  // by number and range
   for (const AgreedShare& one : ranges) came[one.number][one.range] = &one.tensor;
   std::vector<SentShare> sent;
-  if (statistics_) {
-    WEFT_TRY(sent, statistics_->blend(step, ranges));
+  const bool shares_slots = proto::shares_slots(*assignment_);
+  if (statistics_) WEFT_TRY_STATUS(statistics_->blend(ranges));
+  if (statistics_ && !shares_slots) {
+    WEFT_TRY(sent, statistics_->blended(step));
   }
   for (Held& held : held_) {
     if (!held.gradient.is_ours) continue;
     const proto::AgreedTensor& tensor = *held.gradient.tensor;
     WEFT_TRY(const Tensor sum, add_up(held, came[tensor.number]));
+    if (shares_slots) {
+      WEFT_TRY_STATUS(put_sum(held, sum));
+      continue;
+    }
     held.sum = encoded_sum(held, step, sum);
     for (uint32_t replica = 0; replica < tensor.stages.size(); ++replica) {
       if (replica == assignment_->seat.replica) continue;
@@ -118,21 +125,47 @@ Result<std::vector<SentShare>> GradientExchange::reduce(uint64_t step,
   return sent;
 }
 
+Status GradientExchange::put_sum(Held& held, const Tensor& sum) {
+  return executor_.state().backend().upload(sum, executor_.gradient_place(held.parameter).view,
+                                            dag::Layout::Plain);
+}
+
+// Also of a step that was skipped: then they are what they were.
+Status GradientExchange::send_updated(uint64_t step, std::vector<SendingShare>& sent) {
+  for (const Held& held : held_)
+    if (held.gradient.is_ours)
+      WEFT_TRY_STATUS(send_weight(*assignment_, *held.gradient.tensor, held.gradient.spec, step,
+                                  executor_.state(), sent));
+  if (!statistics_) return {};
+  WEFT_TRY(std::vector<SentShare> blended, statistics_->blended(step));
+  for (SentShare& share : blended) {
+    auto payload = std::make_unique<FinishedDownload>(std::exchange(share.payload, {}));
+    sent.push_back({std::move(share), std::move(payload)});
+  }
+  return {};
+}
+
 Status GradientExchange::gather(const std::vector<AgreedShare>& sums) {
-  std::map<uint32_t, const Tensor*> came;
+  std::map<uint32_t, const AgreedShare*> came;
   for (const AgreedShare& one : sums)
     if (statistics_ && statistics_->has(one.number))
       WEFT_TRY_STATUS(statistics_->take(one));
     else
-      came[one.number] = &one.tensor;
+      came[one.number] = &one;
+  const bool shares_slots = proto::shares_slots(*assignment_);
   for (Held& held : held_) {
+    const proto::AgreedTensor& tensor = *held.gradient.tensor;
+    if (shares_slots) {
+      if (!held.gradient.is_ours)
+        WEFT_TRY_STATUS(take_weight(tensor, *came.at(tensor.number), executor_.state()));
+      continue;
+    }
     // Decoded only now: meanwhile the others' sums are on their way.
     WEFT_TRY(const Tensor sum,
              held.gradient.is_ours
                  ? decode_tensor(held.sum.header, held.sum.payload, assignment_->training.seed)
-                 : Result<Tensor>(*came.at(held.gradient.tensor->number)));
-    WEFT_TRY_STATUS(executor_.state().backend().upload(sum, executor_.gradient_place(held.parameter).view,
-                                                       dag::Layout::Plain));
+                 : Result<Tensor>(came.at(tensor.number)->tensor));
+    WEFT_TRY_STATUS(put_sum(held, sum));
     held.sum = {};
   }
   return {};

@@ -13,7 +13,8 @@
 
 namespace weft::peer {
 
-// A difference or a mean, or a sum of gradients, as read, of the tensor of that number (proto::AgreedTensor).
+// A difference or a mean, a sum of gradients, or an updated weight, as read, of the tensor of that number
+// (proto::AgreedTensor).
 struct AgreedShare {
   uint32_t number = 0;
   uint32_t replica = 0;  // the sender's
@@ -36,8 +37,8 @@ struct SendingShare {
 };
 // Waits for each and encodes it as its header says. Errors: of the device.
 Status take_encoded(std::vector<SendingShare>& sending, std::vector<SentShare>& to);
-// Of a tensor of exact terms, dense and without its payload: a sum of a range, or that of all, for a
-// replica's seat.
+// Of a tensor of exact terms, dense and without its payload: a sum of a range, or `is_sum` what its owner
+// sends, for a replica's seat.
 SentShare sum_share(const proto::AssignStage& assign, const proto::AgreedTensor& tensor, dag::TensorSpec spec,
                     uint64_t step, uint32_t range, bool is_sum, uint32_t to);
 

@@ -8,6 +8,7 @@
 #include "dag/gradient_order.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/machine/train_commands.h"
+#include "peer/service/updated_weights.h"
 
 namespace weft::peer {
 
@@ -44,6 +45,15 @@ dag::StateKey key_here(const proto::AssignStage& assign, const dag::StateKey& ke
 // Of a step that it makes.
 proto::StepOfRun place_of(const proto::AssignStage& assign, const Task& task) {
   return step_of_run(assign, task.key.step).value();
+}
+
+dag::UpdateStep update_of(const proto::AssignStage& assign, const Task& task) {
+  const dag::TrainingSpec& training = assign.training;
+  const proto::StepOfRun place = place_of(assign, task);
+  return {.step = task.key.step - task.skipped_steps,
+          .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
+                                                        place.scheduled, place.steps),
+          .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / training.microbatches()};
 }
 
 bool is_of_agreement(dag::StateSlot slot) {
@@ -136,6 +146,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
     const std::vector<dag::ValueId> fresh = fresh_values(*assignment_, *stage.graph);
     options.kept.insert(options.kept.end(), fresh.begin(), fresh.end());
     options.optimizer = training.optimizer;
+    options.updated = updated_here(*assignment_);
     options.undoes_statistics = training.may_skip();
   }
   WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
@@ -327,23 +338,15 @@ Status StageRunner::begin_squares(Submitted& submitted) {
 }
 
 Status StageRunner::update(const Task& task, Submitted& submitted) {
-  const dag::TrainingSpec& training = assignment_->training;
   if (task.with_squares) WEFT_TRY_STATUS(begin_squares(submitted));
   Executor& executor = *programs_.at(ProgramKind::Train).executor;
-  if (task.skip) return executor.undo_statistics();
-  const uint32_t microbatches = training.microbatches();
-  const proto::StepOfRun place = place_of(*assignment_, task);
-  return executor.update(
-      {.step = task.key.step - task.skipped_steps,
-       .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
-                                                     place.scheduled, place.steps),
-       .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / microbatches});
+  WEFT_TRY_STATUS(task.skip ? executor.undo_statistics() : executor.update(update_of(*assignment_, task)));
+  return shares_slots(*assignment_) ? sums_->send_updated(task.key.step, submitted.sums) : Status();
 }
 
 Status StageRunner::snapshot(Submitted& submitted) {
   if (followed_) return fail(ErrorCode::Internal, "a snapshot of a follower that has nothing yet");
-  const dag::Graph& training = programs_.at(ProgramKind::Train).executor->graph();
-  for (dag::StateKey& key : trained_state(training, assignment_->training.optimizer)) {
+  for (dag::StateKey& key : copied_state(*assignment_)) {
     WEFT_TRY(auto download, state_->begin_read(key));
     if (assignment_->local && !is_weight(key.slot)) key.replica = assignment_->seat.replica;
     submitted.snapshot.push_back({std::move(key), std::move(download)});

@@ -120,9 +120,8 @@ Status StatisticExchange::add_own(Held& held, std::map<uint32_t, Tensor>& rows) 
   return {};
 }
 
-Result<std::vector<SentShare>> StatisticExchange::blend(uint64_t step,
-                                                        const std::vector<AgreedShare>& fresh) {
-  if (!blending_) return std::vector<SentShare>{};
+Status StatisticExchange::blend(const std::vector<AgreedShare>& fresh) {
+  if (!blending_) return {};
   std::map<uint32_t, std::map<uint32_t, Tensor>> rows;  // by number and microbatch
   const uint32_t length = assignment_->training.microbatches() / assignment_->training.gradient_ranges;
   for (const AgreedShare& one : fresh) {
@@ -151,6 +150,10 @@ Result<std::vector<SentShare>> StatisticExchange::blend(uint64_t step,
     }
     WEFT_TRY_STATUS(blending_->run(*microbatch_, 0));
   }
+  return {};
+}
+
+Result<std::vector<SentShare>> StatisticExchange::blended(uint64_t step) const {
   std::vector<SentShare> sent;
   for (const Held& held : held_) {
     if (!held.statistic.is_ours) continue;

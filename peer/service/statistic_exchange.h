@@ -32,7 +32,9 @@ class StatisticExchange {
   Status after_segment(const Task& task, Executor& training, const MicrobatchMemory& microbatch,
                        std::vector<SendingShare>& sent);
   // What this seat owns, from here on blended. REQUIRES: the whole step's have come, once.
-  Result<std::vector<SentShare>> blend(uint64_t step, const std::vector<AgreedShare>& fresh);
+  Status blend(const std::vector<AgreedShare>& fresh);
+  // What it owns, as it is now, for the others.
+  Result<std::vector<SentShare>> blended(uint64_t step) const;
   Status take(const AgreedShare& blended);
   bool has(uint32_t number) const { return find(number) != nullptr; }
 

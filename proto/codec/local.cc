@@ -109,16 +109,18 @@ Status get(const wire::LocalTerms& from, LocalTerms& to) {
   return read.status();
 }
 
-static_assert(has_fields<ExactTerms, 3>);
+static_assert(has_fields<ExactTerms, 4>);
 void put(const ExactTerms& from, wire::ExactTerms& to) {
   put_plain(from.ranges, *to.mutable_ranges());
   put_list(from.tensors, *to.mutable_tensors());
   if (from.codec != compress::Codec{}) to.set_codec(compress::name(from.codec));
+  to.set_shared_slots(from.shared_slots);
 }
 Status get(const wire::ExactTerms& from, ExactTerms& to) {
   Reader read("ExactTerms");
   read.numbers(from.ranges(), to.ranges, kReplicasMax, "ranges");
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  to.shared_slots = from.shared_slots();
   read.require(to.ranges.size() >= 2, "ranges", "of one replica");
   for (const uint32_t ranges : to.ranges) read.require(ranges >= 1, "ranges", "a replica without any");
   read.codec(from.codec(), to.codec, "codec");
@@ -150,6 +152,18 @@ std::optional<std::string> problem_of(const std::vector<AgreedTensor>& tensors, 
       return "'" + tensor.name + "' is not held once by every replica";
   }
   return std::nullopt;
+}
+
+// Slots of a parameter that another replica's seat updates would be those of nobody.
+Status check_shared_slots(const AssignStage& stage) {
+  if (!stage.exact->shared_slots) return {};
+  const std::vector<std::string> own = updated_parameters(stage);
+  const std::set<std::string_view> updated(own.begin(), own.end());
+  for (const TensorReference& tensor : stage.tensors)
+    if (!is_weight(tensor.key.slot) && !updated.contains(tensor.key.name))
+      return fail(ErrorCode::OutOfRange, "exact: '" + to_string(tensor.key) +
+                                             "', with shared slots, and another replica updates it");
+  return {};
 }
 
 }  // namespace
@@ -194,7 +208,8 @@ Status check_exact(const AssignStage& stage) {
     if (changes && summed.erase(output.name) == 0)
       return wrong("'" + output.name + "' is trained and not added up");
   }
-  return summed.empty() ? Status{} : wrong("'" + std::string(*summed.begin()) + "' is not trained");
+  if (!summed.empty()) return wrong("'" + std::string(*summed.begin()) + "' is not trained");
+  return check_shared_slots(stage);
 }
 
 }  // namespace weft::proto

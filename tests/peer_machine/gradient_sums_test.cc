@@ -66,11 +66,32 @@ TEST(GradientSums, AddUpWhatAllOthersSentAndThenTakeTheirSums) {
   EXPECT_EQ(here.sums.last_to_come(1, false), (Seat{2, 2}));
   EXPECT_EQ(here.sums.last_to_come(1, true), (Seat{3, 2}));
   EXPECT_EQ(here.sums.next(1).value().kind, TaskKind::Reduce);
-  EXPECT_FALSE(here.sums.are_given(1));
+  EXPECT_TRUE(here.sums.are_due(1, /*updated=*/false));
   EXPECT_EQ(here.sums.next(1).value().kind, TaskKind::Gather);
-  EXPECT_TRUE(here.sums.are_given(1));
+  EXPECT_FALSE(here.sums.are_due(1, /*updated=*/false));
   here.sums.finish(1);
   EXPECT_FALSE(here.sums.next(2).has_value());
+}
+
+// With shared slots what comes of others is what their updates made: it is taken after the stage's own.
+TEST(GradientSums, AreTakenBeforeTheUpdateAndWithSharedSlotsAfterIt) {
+  for (const bool shared : {false, true}) {
+    Summing here;
+    here.assign.exact->shared_slots = shared;
+    GradientSums sums(std::make_shared<const proto::AssignStage>(here.assign));
+    EXPECT_EQ(sums.end_step(), shared);
+    for (const auto& [from, range] :
+         {std::pair(Seat{1, 0}, 0u), std::pair(Seat{2, 2}, 3u), std::pair(Seat{2, 2}, 4u)})
+      EXPECT_TRUE(sums.on_tensor(from, here.header(from, 5, range, 1), 0).has_value());
+    EXPECT_TRUE(sums.are_due(1, /*updated=*/false));
+    EXPECT_EQ(sums.next(1).value().kind, TaskKind::Reduce);
+    EXPECT_EQ(sums.are_due(1, /*updated=*/false), !shared);
+    EXPECT_EQ(sums.are_due(1, /*updated=*/true), shared);
+    EXPECT_FALSE(sums.next(1).has_value());
+    EXPECT_TRUE(sums.on_tensor({3, 2}, here.header({3, 2}, 9, 0, 1), 0).has_value());
+    EXPECT_EQ(sums.next(1).value().kind, TaskKind::Gather);
+    for (const bool updated : {false, true}) EXPECT_FALSE(sums.are_due(1, updated));
+  }
 }
 
 TEST(GradientSums, AreOfTheStepAtHandOrTheNext) {

@@ -273,6 +273,13 @@ TEST(StageCodec, RefusesSumsThatCannotBe) {
     return decoded ? std::string() : decoded.error().message;
   };
   ASSERT_EQ(refusal([](S&) {}), "");
+  const auto add_slot = [](S& s) {  // of the first
+    const dag::Graph& graph = *s.programs[0].graph;
+    const std::string& name = s.exact->tensors[0].name;
+    s.training.optimizer.type = dag::OptimizerType::AdamW;
+    s.tensors.push_back(
+        {dag::of_initializer(name, dag::StateSlot::M), graph.spec(graph.find_initializer(name)->value), {}});
+  };
   const struct {
     const char* word;
     std::function<void(S&)> change;
@@ -304,10 +311,22 @@ TEST(StageCodec, RefusesSumsThatCannotBe) {
          s.links[0].seat = {0, 2};
        }},
       {"trains nothing", [](S& s) { s.programs[0].kind = ProgramKind::Evaluate; }},
+      {"another replica updates it",
+       [&](S& s) {
+         s.exact->shared_slots = true;
+         s.exact->tensors[0].owner = 1;
+         add_slot(s);
+       }},
   };
   for (const auto& each : cases)
     EXPECT_NE(refusal(each.change).find(each.word), std::string::npos)
         << each.word << ": " << refusal(each.change);
+  EXPECT_EQ(refusal([&](S& s) {
+              s.exact->shared_slots = true;
+              s.exact->tensors[0].owner = s.seat.replica;
+              add_slot(s);
+            }),
+            "");
 }
 
 // And every running statistic, of which each replica could otherwise have another.

@@ -259,6 +259,11 @@ class Maker {
                                .stages = {small(), small(), small()}});
       exact.tensors.back().stages[to.seat.replica] = to.seat.stage;
     }
+    exact.shared_slots = chance();
+    for (AgreedTensor& tensor : exact.tensors)  // whose slots it is given
+      for (const TensorReference& reference : to.tensors)
+        if (exact.shared_slots && !is_weight(reference.key.slot) && reference.key.name == tensor.name)
+          tensor.owner = to.seat.replica;
   }
   void serve_instead(AssignStage& to) {
     to.local.reset();
