@@ -100,6 +100,9 @@ struct PlacementTerms {
 struct ReplicaChoice {
   uint32_t count_max = 0;  // how many there are: from the job's count on; 0: just those
   bool shares = false;     // of a round, where the job names none
+  // `optimizer_state: shared`, of replicas that add each step's gradients: a parameter's owner alone has the
+  // optimizer's slots of it. Changes no bit.
+  bool shares_slots = false;
 };
 
 // How matrices that nobody trains lie in memory, on the wire and on disk: `base`. Every way computes in

@@ -89,6 +89,17 @@ constexpr JobKey kReplicas[] = {
      .meaning = "The momentum of `nesterov`, below 1.",
      .example = "replicas: 2\nsync: {every: 30, outer: {momentum: 0.8}}",
      .otherwise = "0.9"},
+    {.path = "optimizer_state",
+     .meaning =
+         "Who has what the optimizer keeps beside each parameter, of replicas with `sync: step`. With "
+         "`replicated` each has all of it. With `shared` one of them alone has it of a parameter, makes its "
+         "update and sends the others the weights. The bytes are the same, and as many travel in a step; of "
+         "N replicas each keeps about an Nth. Copies of the state go to the broker. It means nothing where "
+         "there is one replica or an optimizer that keeps nothing, and to `weft local`. With `sync.every` it "
+         "is an error.",
+     .example = "batch_size: 64\nmicrobatch_size: 16\nreplicas: 4\noptimizer_state: shared",
+     .otherwise = "replicated",
+     .takes = "`replicated` or `shared`"},
 };
 
 }  // namespace

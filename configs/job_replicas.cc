@@ -176,6 +176,19 @@ void read_ranges(MapReader& root, const Node* replicas, Job& job) {
                      "; say gradient_ranges, or let them make local steps: sync: {every: 30}");
 }
 
+// Who has the optimizer's slots, which replicas with local steps need each for itself.
+void read_optimizer_state(MapReader& root, Job& job) {
+  enum class Held : uint8_t { Replicated, Shared };
+  static constexpr Choice<Held> kHeld[] = {{"replicated", Held::Replicated}, {"shared", Held::Shared}};
+  const Node* node = root.take("optimizer_state");
+  if (!node) return;
+  job.replica_choice.shares_slots = root.choice(node, "optimizer_state", kHeld) == Held::Shared;
+  if (job.replica_choice.shares_slots && job.replicas.are_local())
+    root.problem(node->where,
+                 "`optimizer_state: shared` is of replicas that add up each step's gradients, and with "
+                 "`sync.every` each updates its weights alone; leave it out, or say sync: step");
+}
+
 }  // namespace
 
 void read_replicas(MapReader& root, Problems& problems, Job& job) {
@@ -183,6 +196,7 @@ void read_replicas(MapReader& root, Problems& problems, Job& job) {
   if (count) read_count(root, *count, problems, job);
   read_sync(root, problems, job);
   read_ranges(root, count, job);
+  read_optimizer_state(root, job);
 }
 
 }  // namespace weft::configs

@@ -34,7 +34,8 @@ void read_output(MapReader& root, const PathRules& rules, Problems& problems, Jo
 // job_optimizer.cc
 void read_optimizer(MapReader& root, Problems& problems, Job& job);
 void read_schedule(MapReader& root, Problems& problems, Job& job);
-// job_replicas.cc: replicas, sync, gradient_ranges. The size of a batch and of a microbatch are known.
+// job_replicas.cc: replicas, sync, gradient_ranges, optimizer_state. The size of a batch and of a microbatch
+// are known.
 void read_replicas(MapReader& root, Problems& problems, Job& job);
 
 }  // namespace weft::configs

@@ -12,10 +12,11 @@ constexpr uint64_t kContextMax = uint64_t{1} << 20;  // as of a request's tokens
 constexpr uint64_t kSequencesMax = 4096, kRowsMax = 4096;
 constexpr size_t kNameMax = 256;
 constexpr std::string_view kMeaningless[] = {
-    "inputs",   "data",           "batch_size", "microbatch_size", "shuffle",         "seed",
-    "loss",     "steps",          "epochs",     "train",           "freeze",          "optimizer",
-    "schedule", "clip_norm",      "precision",  "on_divergence",   "gradient_ranges", "replicas",
-    "sync",     "evaluate_every", "checkpoint", "compression",     "output",          "init"};
+    "inputs",         "data",           "batch_size", "microbatch_size", "shuffle",         "seed",
+    "loss",           "steps",          "epochs",     "train",           "freeze",          "optimizer",
+    "schedule",       "clip_norm",      "precision",  "on_divergence",   "gradient_ranges", "replicas",
+    "sync",           "evaluate_every", "checkpoint", "compression",     "output",          "init",
+    "optimizer_state"};
 
 void read_name(MapReader& reader, Job& job) {
   job.serve->name = reader.required_text("name", "say under which name requests ask for it");

@@ -104,7 +104,8 @@ std::optional<plan::ReplicasRequest> exact_replicas_request(const configs::Job& 
                                .count = exact_least(job),
                                .count_max = most,
                                .codec = job.replicas.codec,
-                               .ranges = job.gradient_ranges};
+                               .ranges = job.gradient_ranges,
+                               .shares_slots = shares_slots(job)};
 }
 }  // namespace
 
@@ -126,6 +127,10 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
 uint32_t exact_replicas_max(const configs::Job& job) {
   if (job.task != configs::Task::Train || job.replicas.are_local()) return 1;
   return std::min(std::max(job.replicas.count, job.replica_choice.count_max), job.gradient_ranges);
+}
+
+bool shares_slots(const configs::Job& job) {
+  return job.replica_choice.shares_slots && !optimizer_slots(job.optimizer).empty();
 }
 
 std::string describe_one_pipeline(const configs::Job& job, const dag::Graph& training) {

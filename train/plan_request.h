@@ -35,6 +35,8 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
 
 // How many replicas that add each step's gradients the job may have; 1: it has none such.
 uint32_t exact_replicas_max(const configs::Job& job);
+// Whether these, where there are several, leave the optimizer's slots of a parameter to its owner.
+bool shares_slots(const configs::Job& job);
 // Why replicas that would add each step's gradients are one pipeline, whoever is there; empty: they may be
 // several, or the job has none. `training`: the graph that is trained.
 std::string describe_one_pipeline(const configs::Job& job, const dag::Graph& training);

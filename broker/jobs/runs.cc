@@ -40,7 +40,7 @@ void note_serving_again(Job& job, Instant now, JobBook& book) {
 }  // namespace
 
 bool can_replicas_give(const PlannedRun& plan, const Pool& pool) {
-  const bool are_exact = plan.exact_ranges.size() > 1;
+  const bool are_exact = plan.exact_ranges.size() > 1 && !plan.shares_slots();
   const bool are_local = plan.local_steps && plan.local_steps->terms.count > 1;
   const uint32_t minor = are_exact ? proto::kProtocolMinorOfKeptCopies : 0;
   return (are_exact || are_local) &&

@@ -243,16 +243,14 @@ void Assembly::add_agreed() {
     if (ranges.empty())
       at.stage->local = proto::LocalTerms{*terms_.run.local_steps, std::move(own), kNormBound};
     else
-      at.stage->exact = proto::ExactTerms{ranges, std::move(own), terms_.gradient_codec};
+      at.stage->exact =
+          proto::ExactTerms{ranges, std::move(own), terms_.gradient_codec, plan_.shares_slots};
   }
 }
 
 std::vector<uint32_t> Assembly::parameters_of_stage(const proto::AssignStage& stage) const {
   std::vector<uint32_t> parameters;
-  for (const proto::StageProgram& program : stage.programs)
-    if (program.kind == ProgramKind::Train)
-      for (const std::string& name : dag::trained_parameters(*program.graph))
-        parameters.push_back(parameters_.at(name));
+  for (const std::string& name : updated_parameters(stage)) parameters.push_back(parameters_.at(name));
   return parameters;
 }
 

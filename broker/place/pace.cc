@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string_view>
 #include <tuple>
 
 #include "base/check.h"
@@ -64,6 +66,7 @@ void Pace::add_stage(const PlannedStage& planned) {
               .segment_of_group = {},
               .is_backward = {false},
               .parameters = {},
+              .updated = {},
               .in_flight = std::max(1u, planned.assignment->microbatches_in_flight),
               .seconds = planned.microbatch_seconds};
   if (const proto::StageProgram* program = main_program(*planned.assignment)) {
@@ -76,9 +79,12 @@ void Pace::add_stage(const PlannedStage& planned) {
       stage.segment_of_group.push_back(segment);
       if (group.has_kernel && group.phase == dag::Phase::Backward) stage.is_backward[segment] = true;
     }
+    const std::vector<std::string> names = updated_parameters(*planned.assignment);
+    const std::set<std::string_view> updated(names.begin(), names.end());
     for (const auto& output : graph.outputs())
       if (output.role == dag::OutputRole::Gradient) {
         stage.parameters.push_back(graph.spec(output.value).bytes());
+        stage.updated.push_back(updated.contains(output.name));
         stage.last_segment =
             std::max(stage.last_segment, program->segment_of_op[graph.value(output.value).producer.index]);
       }
@@ -200,9 +206,9 @@ plan::StageWork Pace::work_of(uint32_t stage, const plan::Rates& rates) const {
     compute[of.segment_of_group[g]] += plan::seconds_of(of.groups[g], rates);
   if (of.groups.empty()) compute[0] = of.seconds;
   double update = 0;
-  for (const Bytes& parameter : of.parameters) {
-    update += plan::update_seconds(parameter, beside_, rates);
-    if (microbatches_ > 1) compute[of.last_segment] += plan::accumulate_seconds(parameter, rates);
+  for (size_t p = 0; p < of.parameters.size(); ++p) {
+    if (of.updated[p]) update += plan::update_seconds(of.parameters[p], beside_, rates);
+    if (microbatches_ > 1) compute[of.last_segment] += plan::accumulate_seconds(of.parameters[p], rates);
   }
   for (uint32_t segment = 0; segment < of.segments; ++segment)
     work.segments.push_back({.compute = to_duration(compute[segment]), .backward = of.is_backward[segment]});

@@ -36,6 +36,7 @@ class Pace {
     uint32_t segments = 1;
     std::vector<bool> is_backward;  // by segment
     std::vector<Bytes> parameters;  // of which gradients are made here
+    std::vector<bool> updated;      // by parameter: here, too
     uint32_t last_segment = 0;      // that makes one
     uint32_t in_flight = 1;
     double seconds = 0;  // as it was planned

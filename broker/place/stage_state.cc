@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "broker/run/planned_run.h"
+
 namespace weft::broker {
 
 using dag::StateSlot;
@@ -34,13 +36,18 @@ uint64_t SavedState::skipped_steps(uint32_t replica) const {
 
 StageState::StageState(const proto::AssignStage& stage) : stage_(stage) {
   for (const auto& tensor : stage.tensors) names_.insert(tensor.key.name);
-  if (!stage.local) return;
-  for (const proto::AgreedTensor& tensor : stage.local->tensors) owners_.emplace(tensor.name, tensor.owner);
+  if (!stage.local && !shares_slots(stage)) return;
+  for (const proto::AgreedTensor& tensor : agreed_tensors(stage)) owners_.emplace(tensor.name, tensor.owner);
 }
 
 bool StageState::owns(std::string_view initializer) const {
   const auto at = owners_.find(initializer);
   return at != owners_.end() && at->second == stage_.seat.replica;
+}
+
+// The optimizer's.
+bool StageState::has_slots(std::string_view initializer) const {
+  return !shares_slots(stage_) || owns(initializer);
 }
 
 void StageState::add_beside(const SavedState& saved, const std::string& initializer,
@@ -53,8 +60,9 @@ void StageState::add_beside(const SavedState& saved, const std::string& initiali
     into.back().key.replica = to;
   };
   const bool is_new = own >= saved.replicas();
-  for (const StateSlot slot : optimizer_slots(stage_.training.optimizer)) take(slot, is_new ? 0 : own, own);
-  if (!owners_.contains(initializer)) return;
+  if (has_slots(initializer))
+    for (const StateSlot slot : optimizer_slots(stage_.training.optimizer)) take(slot, is_new ? 0 : own, own);
+  if (!stage_.local || !owners_.contains(initializer)) return;
   const replicas::ReplicaTerms& terms = stage_.local->steps.terms;
   if (terms.outer.type == replicas::OuterType::Nesterov) take(StateSlot::OuterMomentum, 0, 0);
   if (terms.codec.kind == compress::Kind::Dense) return;
@@ -66,7 +74,7 @@ bool StageState::has(const dag::StateKey& key) const {
   if (!names_.contains(key.name)) return false;
   if (is_weight(key.slot) || key.slot == StateSlot::OuterMomentum) return true;
   if (key.slot == StateSlot::ReturnResidue) return owns(key.name);
-  return key.replica == own_set(stage_);
+  return key.replica == own_set(stage_) && has_slots(key.name);
 }
 
 }  // namespace weft::broker

@@ -12,8 +12,8 @@
 
 namespace weft::broker {
 
-// Under which number a state has what the stage's replica keeps for itself: replicas that make local steps each
-// have slots of their own, all others have the same.
+// Under which number a state has what the stage's replica keeps for itself: replicas that make local steps
+// each have slots of their own, of all others there is one set.
 inline uint32_t own_set(const proto::AssignStage& stage) { return stage.local ? stage.seat.replica : 0; }
 
 // What a run goes on from, by key.
@@ -51,6 +51,7 @@ class StageState {
 
  private:
   bool owns(std::string_view initializer) const;
+  bool has_slots(std::string_view initializer) const;
 
   const proto::AssignStage& stage_;
   std::set<std::string_view> names_;

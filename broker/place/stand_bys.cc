@@ -112,7 +112,9 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
     if (dealt.first[s]) first[s] = ids[*dealt.first[s]];
   std::map<PeerId, size_t> held_by;
   for (const auto& [stage, id] : first) ++held_by[id];
-  const bool each_can = options_.copies_go_direct && !serves && first.size() == stages.size() &&
+  // With shared slots a stage has no copy of all that its peer needs: the broker has it.
+  const bool each_can = options_.copies_go_direct && !serves && !plan.shares_slots() &&
+                        first.size() == stages.size() &&
                         std::all_of(held_by.begin(), held_by.end(),
                                     [](const auto& held) { return held.second <= kStagesFetchedMax; }) &&
                         std::all_of(first.begin(), first.end(), [&](const auto& entry) {

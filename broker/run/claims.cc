@@ -63,7 +63,7 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
     std::map<std::string_view, dag::ValueId> values;
     for (const dag::Initializer& initializer : graph.initializers())
       values.emplace(initializer.name, initializer.value);
-    for (dag::StateKey key : dag::trained_state(graph, assignment.training.optimizer)) {
+    for (dag::StateKey key : copied_state(assignment)) {
       if (!is_weight(key.slot)) key.replica = replica;
       if (const auto at = values.find(key.name); at != values.end())
         state_.add(key, spec_of_state(key.slot, graph.spec(at->second), assignment.training.optimizer.slots));

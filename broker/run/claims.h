@@ -21,8 +21,9 @@ class StageClaims {
  public:
   explicit StageClaims(const proto::AssignStage& assignment);
 
-  // Each tensor that the stage trains, once, of its type and shape, and no other; of a replica with local
-  // steps also what is kept from agreement to agreement (replicas/agreement.h).
+  // Each tensor that a snapshot of the stage holds (proto::copied_state), once, of its type and shape, and no
+  // other; of a replica with local steps also what is kept from agreement to agreement
+  // (replicas/agreement.h).
   Status check(const proto::CheckpointReport& report) const;
   // Losses from the stage that has the loss alone, one for each microbatch of the step; no sum of squares
   // below zero. What is not finite is not refused: it is a run that diverges.

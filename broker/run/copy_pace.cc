@@ -15,7 +15,7 @@ Duration uploads(double count, double each) {
 
 CopyPace::CopyPace(const PlannedRun& plan, const RunOptions& options)
     : inner_(plan),
-      are_exact_(plan.exact_ranges.size() > 1),
+      have_the_same_(plan.exact_ranges.size() > 1 && !plan.shares_slots()),
       options_(options),
       checkpoint_(plan.borders.checkpoint),
       largest_bytes_(largest_copied_bytes(plan)),
@@ -113,7 +113,7 @@ std::optional<size_t> CopyPace::under_way_max() const {
 
 bool CopyPace::stays_with_replicas() const {
   constexpr double kRounds = 2, kSecondsLost = 60;
-  if (are_exact_) return !is_eager();
+  if (have_the_same_) return !is_eager();
   if (!inner_.are_local() || inner_.replicas() < 2) return false;
   const double rounds = kRounds * static_cast<double>(inner_.steps_between_agreements()) * step_seconds();
   return std::max(copy_seconds_, upload_seconds_) > std::max(rounds, kSecondsLost);

@@ -28,7 +28,8 @@ class CopyPace {
   std::optional<size_t> under_way_max() const;
   // Whether replicas keep it themselves. Those with local steps, where one of the whole state takes longer
   // than a minute and two rounds, which a loss would cost all of them; what one alone has is lost with it.
-  // Those that add each step's gradients have the same state: where there is not one after each step anyway.
+  // Those that add each step's gradients have the same state, unless they share slots: where there is not one
+  // after each step anyway.
   bool stays_with_replicas() const;
   // What all stages took to make one that stays with them: how often it may be made.
   void on_kept(Duration took);
@@ -57,7 +58,7 @@ class CopyPace {
   double interval() const;
 
   InnerSteps inner_;
-  bool are_exact_;  // several replicas that have the same state
+  bool have_the_same_;  // several replicas, each of which has the whole state
   RunOptions options_;
   dag::CheckpointSpec checkpoint_;
   int64_t largest_bytes_;      // of a stage's state

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "dag/copied_bytes.h"
+#include "dag/slots.h"
 
 namespace weft::broker {
 
@@ -89,21 +91,31 @@ int64_t largest(const PlannedRun& plan, const Bytes& bytes_of) {
 int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
   const dag::BesideParameter beside = dag::beside_parameter(plan.training.optimizer);
+  const std::vector<std::string> updated = updated_parameters(*plan.stages[stage].assignment);
+  const std::set<std::string_view> with_slots(updated.begin(), updated.end());
   int64_t bytes = graph != nullptr ? kept_bytes(plan, stage, *graph) : 0;
   for (const auto& tensor : plan.stages[stage].assignment->tensors) {
     if (!is_weight(tensor.key.slot)) continue;
-    const bool trained =
-        graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.key.name) != nullptr;
-    bytes += tensor.spec.bytes().value + (trained ? beside.bytes(tensor.spec) : 0);
+    const bool has_slots = graph == nullptr || with_slots.contains(tensor.key.name);
+    bytes += tensor.spec.bytes().value + (has_slots ? beside.bytes(tensor.spec) : 0);
   }
   return bytes;
 }
 
 int64_t copied_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = trained_graph(plan, stage);
-  if (graph == nullptr || !keeps_state(*plan.stages[stage].assignment)) return 0;
-  return dag::copied_bytes(*graph, dag::beside_parameter(plan.training.optimizer)).value +
-         kept_bytes(plan, stage, *graph);
+  const proto::AssignStage& assignment = *plan.stages[stage].assignment;
+  if (graph == nullptr || !keeps_state(assignment)) return 0;
+  if (!shares_slots(assignment))
+    return dag::copied_bytes(*graph, dag::beside_parameter(plan.training.optimizer)).value +
+           kept_bytes(plan, stage, *graph);
+  std::map<std::string_view, dag::ValueId> values;
+  for (const dag::Initializer& initializer : graph->initializers())
+    values.emplace(initializer.name, initializer.value);
+  Bytes bytes;
+  for (const dag::StateKey& key : copied_state(assignment))
+    bytes += spec_of_state(key.slot, graph->spec(values.at(key.name)), plan.training.optimizer.slots).bytes();
+  return bytes.value;
 }
 
 int64_t largest_loaded_bytes(const PlannedRun& plan) { return largest(plan, loaded_bytes); }

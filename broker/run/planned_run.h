@@ -22,6 +22,8 @@ struct PlannedRun : proto::RunTerms {
   std::vector<PlannedStage> stages{};  // by seat, ascending
 
   bool serves() const { return !served.name.empty(); }
+  // Whether each parameter's owner alone has the optimizer's slots of it (proto::ExactTerms).
+  bool shares_slots() const { return !stages.empty() && proto::shares_slots(*stages.front().assignment); }
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const;
   // For people: "stage 2", "stage 2, replica 3"; and as fields of a log line, from 0.
@@ -43,10 +45,10 @@ std::vector<KeptTensor> kept_between_agreements(const proto::AssignStage& stage,
 
 // Dense bytes over those on the wire, of what codecs carry in training; 0: nothing has one.
 double codec_ratio(const PlannedRun& plan);
-// Bytes that a peer loads to take the stage on: every weight, and the optimizer's slots of what is trained.
+// Bytes that a peer loads to take the stage on: every weight, and the optimizer's slots of what it updates.
 int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_loaded_bytes(const PlannedRun& plan);
-// Bytes of a copy of the stage's state (dag/copied_bytes.h): without what never changes; 0 where others have
+// Bytes of a copy of the stage's state (proto::copied_state): without what never changes; 0 where others have
 // the same (proto::keeps_state).
 int64_t copied_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_copied_bytes(const PlannedRun& plan);

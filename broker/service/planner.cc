@@ -344,6 +344,7 @@ uint32_t peer_minor_of(const configs::Job& job) {
       {train::exact_replicas_max(job) > 1 && job.replicas.codec.kind != compress::Kind::Dense,
        proto::kProtocolMinorOfCodedGradients},
       {job.optimizer.slots != dag::SlotType::Float32, proto::kProtocolMinorOfCodedSlots},
+      {train::exact_replicas_max(job) > 1 && train::shares_slots(job), proto::kProtocolMinorOfSharedSlots},
   };
   uint32_t minor = 0;
   for (const auto& feature : features)

@@ -17,7 +17,8 @@ bool are_of_one_run(const proto::RunTerms& terms,
   const std::vector<uint32_t>& ranges = terms.exact_ranges;
   if (!ranges.empty() && !std::all_of(assignments.begin(), assignments.end(), [&](const auto& assignment) {
         return assignment->exact && assignment->exact->ranges == ranges &&
-               assignment->exact->codec == assignments.front()->exact->codec;
+               assignment->exact->codec == assignments.front()->exact->codec &&
+               shares_slots(*assignment) == shares_slots(*assignments.front());
       }))
     return false;
   const auto& local = terms.local_steps;

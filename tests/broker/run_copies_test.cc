@@ -87,6 +87,25 @@ TEST(KeptRounds, ExactReplicasKeepTheirCopiesThemselves) {
   }
 }
 
+// What one of them alone has would be lost with it.
+TEST(KeptRounds, NoCopyStaysWithReplicasThatShareSlots) {
+  RunFixture run({.stages = 3,
+                  .stage_bytes = 1 << 20,
+                  .predicted_step = 0.02,
+                  .exact_replicas = 3,
+                  .shares_slots = true});
+  run.run.let_copies_go_direct(false);
+  run.run.let_copies_stay(true);
+  run.hear(run.run.start(run.now));
+  for (uint64_t step = 1; step <= 3; ++step) run.step(step, 0.02);
+  const auto copies = run.written(CommandKind::CopyState);
+  ASSERT_FALSE(copies.empty());
+  EXPECT_TRUE(direct_of(run).empty());
+  run.snapshot(copies.front());
+  EXPECT_EQ(run.rounds, StepList{copies.front()}) << "the broker has it";
+  EXPECT_TRUE(run.direct_rounds.empty());
+}
+
 // Whether a step has a copy anyway changes with what steps take.
 TEST(KeptRounds, RunsOfExactReplicasComeToTheirEndWhateverStepsTake) {
   for (const double took : {0.001, 0.02, 0.05, 0.1, 0.3, 1.0})

@@ -25,6 +25,7 @@ struct Shape {
   dag::LossTerms loss_terms{};
   bool compresses = false;
   uint32_t exact_replicas = 1;  // of a stage each, which add each step's gradients; then as many as `stages`
+  bool shares_slots = false;    // these do; the first owns all
   bool apart = false;  // the first stage counts the labels, the second has the losses that evaluation takes
 };
 
@@ -56,7 +57,9 @@ inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
   for (uint32_t s = 0; s < shape.stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
     if (is_exact) {
-      assignment->exact = proto::ExactTerms{plan->exact_ranges, {}};
+      assignment->exact = proto::ExactTerms{plan->exact_ranges, {}, shape.shares_slots};
+      if (shape.shares_slots)
+        assignment->exact->tensors = {{0, "w0", 0, std::vector<uint32_t>(shape.exact_replicas, 0)}};
       assignment->seat = {0, s};
       assignment->training = plan->training;
     }

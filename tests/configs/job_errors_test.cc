@@ -174,6 +174,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
        "`sync.settle_every` is of rounds that overlap; say overlap: true"},
       {"sync={every: 30, overlap: true, settle_every: 1}",
        "`sync.settle_every` must be a whole number from 2"},
+      {"optimizer_state=halved", "`optimizer_state`"},
       {"sync={every: 30, outer: {momentum: 1}}", "`sync.outer.momentum` is 1; it must be from 0 to below 1"},
       {"sync={every: 30, outer: {type: average, momentum: 0.5}}", "type: average has no learning_rate"},
       {"gradient_ranges=3", "microbatches cannot be dealt to as many equal ranges"},
@@ -252,6 +253,13 @@ TEST(JobErrors, TestDataAndValidationExcludeEachOther) {
       message_of(kGood, {"data.train={type: text, path: c, sequence_length: 8, validation: 0.1}",
                          "data.test={type: npz, path: t.npz}"});
   EXPECT_NE(message.find("keep one"), std::string::npos) << message;
+}
+
+TEST(JobErrors, ReplicasWithLocalStepsShareNoSlots) {
+  const std::string message = message_of(kGood + "replicas: 2\nsync: {every: 30}\noptimizer_state: shared\n");
+  EXPECT_EQ(message.find("job.yaml:12:18: `optimizer_state: shared` is of replicas that add up each step's"),
+            0u)
+      << message;
 }
 
 TEST(JobErrors, AnotherFormatHasACodeOfItsOwn) {

@@ -125,6 +125,13 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_EQ(some.gradient_ranges, 4u);
   EXPECT_EQ(some.replicas.count, 2u);
   EXPECT_EQ(parsed(kSmall, {"microbatch_size=16", "replicas=auto", "gradient_ranges=2"}).gradient_ranges, 2u);
+  EXPECT_FALSE(some.replica_choice.shares_slots);
+  EXPECT_TRUE(parsed(kSmall, {"microbatch_size=16", "replicas=4", "optimizer_state=shared"})
+                  .replica_choice.shares_slots);
+  EXPECT_TRUE(parsed(kSmall, {"optimizer_state=shared"}).replica_choice.shares_slots)
+      << "one replica has all of it";
+  EXPECT_FALSE(parsed(kSmall, {"replicas=2", "sync.every=30", "optimizer_state=replicated"})
+                   .replica_choice.shares_slots);
   const Job shares = parsed(kSmall, {"replicas=3", "sync={every: 30, shares: [30, 10, 4]}"});
   EXPECT_EQ(shares.replicas.shares, (std::vector<uint64_t>{30, 10, 4}));
   EXPECT_FALSE(shares.replica_choice.shares);

@@ -15,6 +15,7 @@
 
 #include "base/rng.h"
 #include "broker/run/run.h"
+#include "dag/slots.h"
 #include "dag/split.h"
 #include "peer/machine/stage.h"
 #include "peer/service/encoding.h"
@@ -49,13 +50,16 @@ struct Case {
   std::vector<uint32_t> ranges{};
   bool coded_slots = false;
   std::string codec = "dense";  // of the gradients of such replicas
+  bool shares_slots = false;    // of these replicas: slots lie with owners alone
+  bool momentum = false;        // sgd with one slot, and groups of parameters; else adamw
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm
              << (c.coded_slots ? ", slots in eight bits" : "") << (c.wrap_around ? ", wrapped" : "")
              << (c.skips ? ", skipping" : "")
              << (c.ranges.empty() ? "" : ", " + std::to_string(c.ranges.size()) + " replicas")
-             << (c.codec == "dense" ? "" : ", gradients as " + c.codec);
+             << (c.codec == "dense" ? "" : ", gradients as " + c.codec)
+             << (c.shares_slots ? " that share slots" : "") << (c.momentum ? ", sgd" : "");
 }
 
 inline constexpr uint32_t kMicrobatches = 4, kMicrobatchSize = 4;
@@ -72,6 +76,12 @@ inline dag::TrainingSpec training_spec(const Case& of) {
   spec.optimizer.weight_decay = 0.01;
   spec.schedule = {dag::ScheduleType::Cosine, 2, 0.1};
   spec.clip_norm = of.clip_norm;
+  if (of.momentum) {
+    spec.optimizer.type = dag::OptimizerType::Sgd;
+    spec.optimizer.momentum = 0.9;
+    spec.optimizer.groups = {{.parameters = {"*bias"}, .weight_decay = 0, .learning_rate_factor = 0.5},
+                             {.parameters = {"*0*"}, .weight_decay = 0.2}};
+  }
   if (of.coded_slots) spec.optimizer.slots = dag::SlotType::Int8;
   if (of.skips) spec.on_divergence = dag::OnDivergence::Skip;
   if (!of.ranges.empty()) spec.gradient_ranges = std::accumulate(of.ranges.begin(), of.ranges.end(), 0u);
@@ -192,6 +202,7 @@ class Cluster final {
         spec_(spec),
         ranges_(of.ranges),
         codec_(compress::parse(of.codec).value()),
+        shares_slots_(of.shares_slots),
         backend_(backend),
         rng_(rng),
         begin_(std::move(begin)) {
@@ -213,7 +224,7 @@ class Cluster final {
         if (s >= splits[replica].stages.size()) continue;
         add({s, replica}, splits[replica]);
         std::vector<uint32_t> indices;
-        for (const auto& name : parameters_of(*stages_.back().assignment->programs[0].graph))
+        for (const auto& name : updated_parameters(*stages_.back().assignment))
           indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
                                                   parameters.begin()));
         plan->stages.push_back({{.parameters = std::move(indices)}, stages_.back().assignment});
@@ -309,7 +320,7 @@ class Cluster final {
         assignment->tensors.push_back({key, found->second.spec(), {}});
     assignment->programs.push_back(std::move(program));
     if (!ranges_.empty()) {
-      assignment->exact = proto::ExactTerms{ranges_, {}, codec_};
+      assignment->exact = proto::ExactTerms{ranges_, {}, codec_, shares_slots_};
       for (const proto::AgreedTensor& tensor : summed_)
         if (tensor.stages[seat.replica] == seat.stage) assignment->exact->tensors.push_back(tensor);
     }
@@ -326,7 +337,32 @@ class Cluster final {
         },
         backend_));
     index_of_[seat] = here.index;
+    if (shares_slots_) expect_no_more_slots(here);
     stages_.push_back(std::move(here));
+  }
+
+  // Beside one with all slots the stage has as much memory less as those of what it does not own.
+  void expect_no_more_slots(const StageHere& here) {
+    auto with_all = std::make_shared<proto::AssignStage>(*here.assignment);
+    with_all->exact->shared_slots = false;
+    const auto runner = value_or_fail(peer::StageRunner::create(
+        with_all,
+        [&](const auto& reference) -> Result<Tensor> { return model_.weights.at(reference.key.name); },
+        backend_));
+    const Graph& graph = *here.assignment->programs[0].graph;
+    int64_t bytes = 0;
+    for (const proto::AgreedTensor& tensor : here.assignment->exact->tensors) {
+      if (tensor.owner == here.assignment->seat.replica ||
+          !graph.find_output(dag::OutputRole::Gradient, tensor.name))
+        continue;
+      const dag::TensorSpec& spec = graph.spec(graph.find_initializer(tensor.name)->value);
+      for (const dag::StateSlot slot : optimizer_slots(spec_.optimizer))
+        bytes += peer::align_up(
+            backend_.storage_bytes(dag::spec_of_state(slot, spec, spec_.optimizer.slots), dag::Layout::Plain)
+                .value,
+            backend_.alignment());
+    }
+    EXPECT_EQ((runner->persistent_bytes() - here.runner->persistent_bytes()).value, bytes);
   }
 
   void carry_out(broker::RunEffects effects) {
@@ -425,10 +461,12 @@ class Cluster final {
                                          .tensors = {},
                                          .skipped_steps = task.skipped_steps};
       for (const auto& named : output.snapshot) {
+        EXPECT_TRUE(holders_.try_emplace(named.key, stage.index).first->second == stage.index)
+            << to_string(named.key) << " is in two copies";
         states_[task.key.step][named.key] = named.tensor;
         checkpoint.tensors.push_back({named.key, named.tensor.spec(), {}});
       }
-      EXPECT_EQ(seat.replica, 0u) << "the others have the same state";
+      EXPECT_TRUE(seat.replica == 0 || shares_slots_) << "the others have the same state";
       report(stage.index, std::move(checkpoint));
     }
     stage.machine->on_task_done(now_, task, output.outcome);
@@ -439,6 +477,7 @@ class Cluster final {
   const dag::TrainingSpec spec_;
   const std::vector<uint32_t> ranges_;
   const compress::Codec codec_;
+  const bool shares_slots_;
   peer::Backend& backend_;
   Rng& rng_;
   const Begin begin_;
@@ -448,7 +487,8 @@ class Cluster final {
   std::unique_ptr<broker::Run> run_;
   std::map<std::string, std::deque<std::function<void()>>> queues_;
   std::vector<proto::AgreedTensor> summed_;
-  std::map<uint64_t, State> states_;  // by step
+  std::map<uint64_t, State> states_;           // by step
+  std::map<dag::StateKey, uint32_t> holders_;  // by what a copy has: the stage
   std::vector<proto::JobEvent> events_;
   std::vector<uint64_t> checkpoints_, rounds_;
   uint64_t issued_ = 0;

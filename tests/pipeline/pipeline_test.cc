@@ -109,6 +109,26 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"transformer", 3, 0.5, true, false, {1, 3}}, Case{"transformer", 2, 0.5, false, false, {3, 1}},
         Case{"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}));
 
+Case sharing(Case of, bool momentum = false) {
+  of.shares_slots = true;
+  of.momentum = momentum;
+  return of;
+}
+INSTANTIATE_TEST_SUITE_P(SharedSlots, Pipeline,
+                         testing::Values(sharing({"transformer", 1, 0, false, false, {1, 1}}),
+                                         sharing({"transformer", 3, 0.5, false, false, {1, 1}}),
+                                         sharing({"transformer", 2, 0, true, false, {1, 2, 1}}, true),
+                                         sharing({"residual", 1, 0, false, false, {1, 1}}),
+                                         sharing({"residual", 3, 0.5, false, false, {2, 2}}, true),
+                                         sharing({"residual", 2, 0.5, true, true, {1, 2, 1}}),
+                                         sharing({"residual", 3, 0, false, true, {1, 1, 1, 1}}),
+                                         sharing({"perceptron", 2, 0.5, false, true, {2, 2}}),
+                                         sharing({"perceptron", 3, 0, false, true, {1, 1, 2}}),
+                                         sharing({"adapted", 2, 0.5, false, false, {3, 1}}),
+                                         sharing({"transformer", 3, 0.5, false, false, {1, 1, 1, 1}}),
+                                         sharing({"transformer", 2, 0.5, false, false, {1, 2, 1}, true}),
+                                         sharing({"residual", 3, 0, false, true, {2, 2}, true}, true)));
+
 INSTANTIATE_TEST_SUITE_P(CodedSlots, Pipeline,
                          testing::Values(Case{"transformer", 3, 0.5, true, false, {}, true},
                                          Case{"residual", 2, 0.5, false, true, {}, true},
