@@ -18,6 +18,7 @@ constexpr const char* kUsage =
     "weft-sim --seed S --peers N --liars PERCENT [--lie NAME] [--no-faults]\n"
     "weft-sim --seed S --peers N --replicas|--followers [--liars PERCENT] [--lie NAME] [--no-faults] [--bug "
     "NAME]\n"
+    "weft-sim --seed S --peers N --exact [--no-faults]\n"
     "weft-sim --list-bugs | --list-lies\n"
     "Runs the broker's and the peers' state machines on a virtual clock, with faults drawn from the seed.\n"
     "--minutes: how long faults go on, in virtual time. --drift: no faults, but lines that change while a "
@@ -67,6 +68,8 @@ Arguments parse(int argc, char** argv) {
     } else if (option == "--followers" || option == "--replicas") {
       arguments.simulation.replicas = true;
       arguments.simulation.followers |= option == "--followers";
+    } else if (option == "--exact") {
+      arguments.simulation.exact = true;
     } else if (option == "--drift") {
       ++i;
       const std::string lines = value == nullptr ? "" : value;
@@ -176,6 +179,7 @@ int main(int argc, char** argv) {
                       ? (" --minutes " + std::to_string(*options.chaos / std::chrono::minutes(1))).c_str()
                       : "",
                   options.followers  ? " --followers"
+                  : options.exact    ? " --exact"
                   : options.replicas ? " --replicas"
                                      : "",
                   options.faults ? "" : " --no-faults", arguments.bug.empty() ? "" : " --bug ",

@@ -183,15 +183,17 @@ Alone::Step Alone::make_step(const State& before, uint64_t samples_of, uint64_t 
   const HashProgram& program = *graphs_->programs.begin()->second.whole;
   std::vector<uint64_t> values;
   Step next;
-  std::map<std::string, uint64_t> gradients;
+  std::map<std::string, uint64_t> gradients, of_range;
+  const uint32_t length = job_.microbatches / job_.ranges;
   double losses = 0;
   for (uint32_t m = 0; m < job_.microbatches; ++m) {
     forward(program, ProgramKind::Train, before, train_position(job_, samples_of, m), values);
     for (const auto& output : program.outputs()) {
       if (output.role == OutputRole::Loss) losses += scalar_of(values[output.value]);
       if (output.role != OutputRole::Gradient) continue;
-      uint64_t& sum = gradients[output.name];
-      sum = m == 0 ? values[output.value] : mix(sum, values[output.value]);
+      uint64_t &sum = gradients[output.name], &range = of_range[output.name];
+      range = m % length == 0 ? values[output.value] : mix(range, values[output.value]);
+      if (m % length == length - 1) sum = m < length ? range : mix(sum, range);
     }
   }
   next.loss = losses / job_.microbatches;

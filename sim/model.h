@@ -44,7 +44,12 @@ struct JobSpec {
     uint64_t settle_every = 1;  // rounds; more than 1: they overlap
   } agreement{};
 
+  // Of replicas that add each step's gradients: at most so many, in as many ranges; 1: one pipeline.
+  uint32_t ranges = 1;
+  bool shares_slots = false;  // of these: a parameter's owner alone has its slots
+
   bool has_replicas() const { return every > 0; }
+  bool is_exact() const { return ranges > 1; }
 };
 
 // The graphs of one shape of model and their split: made once for all seeds.

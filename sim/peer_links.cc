@@ -182,7 +182,9 @@ void PeerLinks::on_tensor(uint64_t generation, const plan::Seat& from, const Ten
   if (shell_.stage) note_timing(from, packet.header);
   peer::PeerEffects effects =
       shell_.machine->on_tensor(shell_.world.now(), generation, from, packet.header, accepted);
-  if (accepted && shell_.stage && packet.header.program == proto::ProgramKind::Agree) {
+  const bool is_of_replicas =
+      packet.header.program == proto::ProgramKind::Agree || packet.header.program == proto::ProgramKind::Sum;
+  if (accepted && shell_.stage && is_of_replicas) {
     shell_.agreed.put(packet);
   } else if (accepted && shell_.stage) {
     for (const proto::StageProgram& program : shell_.stage->assignment->programs) {

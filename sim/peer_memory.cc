@@ -56,6 +56,11 @@ void Microbatches::clear() {
 
 void AgreedTensors::put(const TensorPacket& packet) {
   const proto::TensorHeader& header = packet.header;
+  if (header.program == proto::ProgramKind::Sum) {
+    sums_[{header.step, header.direction}].push_back(
+        {header.edge, header.replica, packet.value, packet.square, header.microbatch});
+    return;
+  }
   auto& shares = tensors_[{header.step, header.direction}];
   std::erase_if(shares, [&](const HashShare& earlier) {  // of another attempt
     return earlier.number == header.edge && earlier.replica == header.replica;
@@ -64,6 +69,12 @@ void AgreedTensors::put(const TensorPacket& packet) {
 }
 
 std::vector<HashShare> AgreedTensors::take(const proto::AssignStage& assignment, const peer::Task& task) {
+  if (task.kind == peer::TaskKind::Reduce || task.kind == peer::TaskKind::Gather) {
+    const auto direction =
+        task.kind == peer::TaskKind::Reduce ? proto::Direction::Forward : proto::Direction::Backward;
+    auto sums = sums_.extract({task.key.step, direction});
+    return sums ? std::move(sums.mapped()) : std::vector<HashShare>();
+  }
   const proto::LocalTerms& local = *assignment.local;
   const uint64_t before = round_of(local.steps, task.key.step).steps_before;
   const auto differences = tensors_.find({before, proto::Direction::Forward});

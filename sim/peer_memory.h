@@ -64,14 +64,19 @@ class Microbatches {
 };
 
 // What the seats of other replicas have sent for agreements, as peer/service/inbox.h has it: a Mean takes
-// what is of its own tensors, with an Agree the round is over.
+// what is of its own tensors, with an Agree the round is over. And sums of gradients, of each step all that
+// came.
 class AgreedTensors {
  public:
   void put(const TensorPacket& packet);
   std::vector<HashShare> take(const proto::AssignStage& assignment, const peer::Task& task);
-  void clear() { tensors_.clear(); }
+  void clear() {
+    tensors_.clear();
+    sums_.clear();
+  }
 
  private:
+  std::map<std::pair<uint64_t, proto::Direction>, std::vector<HashShare>> sums_;  // by step and direction
   // By the steps of the run agreed before the round, and by direction.
   std::map<std::pair<uint64_t, proto::Direction>, std::vector<HashShare>> tensors_;
 };

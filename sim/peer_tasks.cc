@@ -8,7 +8,8 @@ using std::chrono::milliseconds;
 
 namespace {
 bool is_fed_by_others(peer::TaskKind kind) {
-  return kind == peer::TaskKind::Mean || kind == peer::TaskKind::Weigh || kind == peer::TaskKind::Agree;
+  return kind == peer::TaskKind::Mean || kind == peer::TaskKind::Weigh || kind == peer::TaskKind::Agree ||
+         kind == peer::TaskKind::Reduce || kind == peer::TaskKind::Gather;
 }
 }  // namespace
 
@@ -139,7 +140,7 @@ void PeerTasks::finish(const peer::RunTask& effect, const std::shared_ptr<HashRu
 void PeerTasks::send_agreed(const peer::Task& task, std::vector<HashAgreement::Sent> sent) {
   for (HashAgreement::Sent& share : sent) {
     if (task.left_out && task.left_out->has(share.to.replica)) continue;
-    if (shell_.options.liar)
+    if (shell_.options.liar && shell_.stage->assignment->local)
       shell_.options.liar->change(share.to, share.packet, *shell_.stage->assignment, task.left_out.get());
     shell_.stage->links->send(share.to, share.packet);
   }

@@ -41,7 +41,8 @@ broker::JobTerms terms_of(const JobSpec& job, const ModelGraphs& graphs,
                          .microbatch_size = job.microbatch_size,
                          .optimizer = optimizer_of(job),
                          .schedule = {},
-                         .clip_norm = job.clip_norm},
+                         .clip_norm = job.clip_norm,
+                         .gradient_ranges = job.ranges},
                         job.predicts ? 0 : job.steps};
   if (job.has_replicas()) {
     terms.run.local_steps = local;
@@ -203,12 +204,9 @@ std::vector<plan::AgreedWeight> agree_about(const JobSpec& job, const std::vecto
   return agreed;
 }
 
-Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& job,
-                                                                const broker::StartPlanning& request,
-                                                                uint64_t secret, uint64_t copy_rate,
-                                                                uint64_t first) {
-  Draw draw(secret, 0x6465616c);
-  WEFT_TRY(std::vector<JobSpec> dealt, deal(job, request.candidates.size(), draw));
+// Each on the next of the candidates.
+plan::ReplicasPlan plan_each(const std::vector<JobSpec>& dealt, const broker::StartPlanning& request,
+                             uint64_t first) {
   plan::ReplicasPlan plan;
   plan.explanation = {"simulated"};
   uint64_t next = first;
@@ -220,9 +218,20 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
       own.stages.push_back(stage_plan(replica, stage, request, device));
       slowest = std::max(slowest, own.stages.back().forward);
     }
-    plan.predicted_step = std::max(
-        plan.predicted_step, std::chrono::milliseconds(1) + slowest * (job.microbatches + replica.stages));
+    plan.predicted_step =
+        std::max(plan.predicted_step,
+                 std::chrono::milliseconds(1) + slowest * (replica.microbatches + replica.stages));
   }
+  return plan;
+}
+
+Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& job,
+                                                                const broker::StartPlanning& request,
+                                                                uint64_t secret, uint64_t copy_rate,
+                                                                uint64_t first) {
+  Draw draw(secret, 0x6465616c);
+  WEFT_TRY(std::vector<JobSpec> dealt, deal(job, request.candidates.size(), draw));
+  plan::ReplicasPlan plan = plan_each(dealt, request, first);
   if (job.replicas_max > 0) put_in_their_places(request, dealt, plan, draw);
   plan.agreed = agree_about(job, dealt, plan.followers, draw);
   plan.shares = shares_of(job, request, static_cast<uint32_t>(dealt.size()));
@@ -234,6 +243,33 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
   const auto initial = initial_of(job, *graphs);
   const auto terms =
       terms_of(job, *graphs, initial, go_on_from(std::move(local), request.checkpoint, job.replicas_max > 0));
+  broker::Assembly assembly(request, terms, plan, copy_rate, secrets(secret));
+  for (uint32_t replica = 0; replica < dealt.size(); ++replica)
+    for (const auto& [kind, program] : graphs_of(dealt[replica])->programs)
+      if (kind == proto::ProgramKind::Train || replica == 0) assembly.add(program.pieces, replica);
+  return assembly.finish();
+}
+
+// Those that add each step's gradients: as many as there may be and there are peers for, at least one.
+Result<std::shared_ptr<const broker::PlannedRun>> plan_exact(const JobSpec& job,
+                                                             const broker::StartPlanning& request,
+                                                             uint64_t secret, uint64_t copy_rate,
+                                                             uint64_t first) {
+  Draw draw(secret, 0x65786163);
+  JobSpec several = job;
+  several.replicas_max = job.ranges;
+  WEFT_TRY(const std::vector<JobSpec> dealt, deal(several, request.candidates.size(), draw));
+  plan::ReplicasPlan plan = plan_each(dealt, request, first);
+  const auto graphs = graphs_of(dealt.front());
+  const auto initial = initial_of(job, *graphs);
+  broker::JobTerms terms = terms_of(job, *graphs, initial);
+  if (dealt.size() > 1) {
+    plan.agreed = agree_about(job, dealt, {}, draw);
+    plan.ranges.assign(dealt.size(), 1);
+    for (size_t left = job.ranges - dealt.size(); left > 0; --left) ++plan.ranges[draw.below(dealt.size())];
+    plan.shares_slots = job.shares_slots;
+    terms.run.exact_ranges = plan.ranges;
+  }
   broker::Assembly assembly(request, terms, plan, copy_rate, secrets(secret));
   for (uint32_t replica = 0; replica < dealt.size(); ++replica)
     for (const auto& [kind, program] : graphs_of(dealt[replica])->programs)
@@ -265,11 +301,12 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
                                                            uint64_t first) {
   if (request.previous && request.placed.size() == request.previous->stages.size()) {
     JobSpec job = spec;
-    job.stages = job.has_replicas() ? 1 : static_cast<uint32_t>(request.placed.size());
+    job.stages = job.has_replicas() || job.is_exact() ? 1 : static_cast<uint32_t>(request.placed.size());
     const auto initial = initial_of(job, *graphs_of(job));
     return broker::place_stages_again(request, &initial, copy_rate, secrets(secret));
   }
   if (spec.has_replicas()) return plan_replicas(spec, request, secret, copy_rate, first);
+  if (spec.is_exact()) return plan_exact(spec, request, secret, copy_rate, first);
   JobSpec job = spec;
   WEFT_TRY(const auto placed, choose(job, request.candidates, first));
   return assemble(job, request, placed, Duration{}, secret, copy_rate);

@@ -1,5 +1,7 @@
 #include "sim/runner.h"
 
+#include <algorithm>
+
 #include "sim/model.h"
 
 namespace weft::sim {
@@ -51,6 +53,10 @@ HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment, Bug
     }
   }
   if (assignment_->local) agreement_.emplace(assignment_, tensors, bug);
+  if (assignment_->exact) sums_.emplace(assignment_);
+  const std::vector<std::string> updated = updated_parameters(*assignment_);
+  for (Parameter& parameter : parameters_)
+    parameter.is_updated = std::find(updated.begin(), updated.end(), parameter.name) != updated.end();
 }
 
 bool HashRunner::reads(const Task& task, uint32_t receive) const {
@@ -76,8 +82,8 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
     case TaskKind::Update:
       if (task.kind == TaskKind::Squares || task.with_squares)
         for (const Parameter& parameter : parameters_)
-          output.outcome.squares.push_back(square_of(parameter.accumulated));
-      if (task.kind == TaskKind::Update) WEFT_TRY_STATUS(update(task));
+          if (parameter.is_updated) output.outcome.squares.push_back(square_of(parameter.accumulated));
+      if (task.kind == TaskKind::Update) WEFT_TRY_STATUS(update(task, output));
       break;
     case TaskKind::Snapshot:
       output.snapshot = state();
@@ -91,7 +97,8 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
       break;
     case TaskKind::Reduce:
     case TaskKind::Gather:
-      return fail(ErrorCode::Unsupported, "no gradients are added up here");
+      WEFT_TRY_STATUS(run_sums(task, inputs, output));
+      break;
     case TaskKind::Pass:
     case TaskKind::Begin:
       return fail(ErrorCode::Unsupported, "nothing is served here");
@@ -107,16 +114,38 @@ uint64_t HashRunner::number_of_update(const Task& task) const {
   return number_of_local_update(task.key.step - task.skipped_steps, place ? place->scheduled : 0);
 }
 
-Status HashRunner::update(const Task& task) {
-  const uint32_t microbatches = assignment_->training.batch_size / assignment_->training.microbatch_size;
+Status HashRunner::update(const Task& task, Output& output) {
+  const uint32_t microbatches = microbatches_of(*assignment_).count;
   for (Parameter& parameter : parameters_) {
     if (parameter.terms != microbatches)
       return fail(ErrorCode::Internal,
                   "an update after " + std::to_string(parameter.terms) + " microbatches");
+    parameter.terms = 0;
+    if (!parameter.is_updated) continue;
     parameter.state = updated(parameter.state, static_cast<uint32_t>(slots_.size()), parameter.accumulated,
                               task.norm, number_of_update(task));
     weights_[parameter.weight] = parameter.state.value;
-    parameter.terms = 0;
+    if (shares_slots(*assignment_))
+      sums_->send(parameter.name, task.key.step, parameter.state.value, output.agreed);
+  }
+  return {};
+}
+
+Status HashRunner::run_sums(const Task& task, const Inputs& inputs, Output& output) {
+  if (!sums_) return fail(ErrorCode::Internal, "sums of gradients of a stage that has none");
+  const bool shares = shares_slots(*assignment_);
+  for (Parameter& parameter : parameters_) {
+    if ((task.kind == TaskKind::Reduce) != sums_->owns(parameter.name)) continue;
+    if (task.kind == TaskKind::Reduce) {
+      WEFT_TRY(parameter.accumulated, sums_->add_up(parameter.name, inputs.agreed));
+      if (!shares) sums_->send(parameter.name, task.key.step, parameter.accumulated, output.agreed);
+      continue;
+    }
+    WEFT_TRY(const uint64_t taken, sums_->taken(parameter.name, inputs.agreed));
+    if (shares)
+      weights_[parameter.weight] = parameter.state.value = taken;
+    else
+      parameter.accumulated = taken;
   }
   return {};
 }
@@ -156,6 +185,7 @@ std::vector<HashRunner::Named> HashRunner::state() const {
   const auto train = programs_.find(ProgramKind::Train);
   if (train == programs_.end()) return named;
   for (const Parameter& parameter : parameters_) {
+    if (!parameter.is_updated) continue;  // its owner has it
     const auto& graph = *train->second.stage->graph;
     const dag::TensorSpec& spec = graph.spec(graph.initializers()[parameter.initializer].value);
     const auto add = [&](dag::StateSlot slot, uint64_t value) {
@@ -176,6 +206,19 @@ std::map<uint32_t, uint64_t> HashRunner::agreed() const {
     for (const Parameter& parameter : parameters_)
       if (parameter.name == weight.key.name) weights[weight.tensor->number] = parameter.state.value;
   return weights;
+}
+
+// One by one within a range, and then the ranges.
+void HashRunner::add_gradient(Parameter& parameter, const peer::MicrobatchKey& key, uint64_t gradient,
+                              Output& output) {
+  const proto::MicrobatchShare share = microbatches_of(*assignment_);
+  parameter.terms = key.microbatch == share.first ? 1 : parameter.terms + 1;
+  if (sums_) return sums_->add(parameter.name, key, gradient, output.agreed);
+  const uint32_t length = share.count / assignment_->training.gradient_ranges;
+  parameter.range = key.microbatch % length == 0 ? gradient : mix(parameter.range, gradient);
+  if (key.microbatch % length == length - 1)
+    parameter.accumulated =
+        key.microbatch < length ? parameter.range : mix(parameter.accumulated, parameter.range);
 }
 
 Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& output) {
@@ -220,9 +263,7 @@ Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& o
     if (task.key.program != ProgramKind::Train) break;
     const auto& gradient = hashes.outputs()[parameter.gradient];
     if (gradient.segment != task.segment) continue;
-    parameter.accumulated = task.key.microbatch == 0 ? values[gradient.value]
-                                                     : mix(parameter.accumulated, values[gradient.value]);
-    parameter.terms = task.key.microbatch == 0 ? 1 : parameter.terms + 1;
+    add_gradient(parameter, task.key, values[gradient.value], output);
   }
   if (task.last_segment) program.active.erase(task.key.microbatch);
   return {};

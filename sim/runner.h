@@ -9,6 +9,7 @@
 #include "peer/machine/stage.h"
 #include "sim/agreement.h"
 #include "sim/arithmetic.h"
+#include "sim/exact_sums.h"
 
 namespace weft::sim {
 
@@ -19,14 +20,14 @@ class HashRunner {
   struct Inputs {
     std::vector<std::pair<uint32_t, uint64_t>> received;  // by index in StageProgram::receives
     std::optional<uint64_t> sample_position;
-    std::vector<HashShare> agreed;  // of Mean and Agree
+    std::vector<HashShare> agreed;  // of Mean and Agree, Reduce and Gather
   };
   using Named = HashAgreement::Named;
   struct Output {
     peer::TaskOutcome outcome;
     std::vector<std::pair<uint32_t, uint64_t>> sends;  // by index in StageProgram::sends
     std::vector<Named> snapshot, predictions;
-    std::vector<HashAgreement::Sent> agreed;  // of Differ and Mean
+    std::vector<HashAgreement::Sent> agreed;  // for the seats of other replicas
   };
   Result<Output> run(const peer::Task& task, const Inputs& inputs);
   // How many kernels the task takes.
@@ -55,11 +56,14 @@ class HashRunner {
     size_t weight = 0;
     uint32_t gradient = 0;  // output's index
     TensorState state;
-    uint64_t accumulated = 0;
+    uint64_t accumulated = 0, range = 0;  // of the step, and of the range that is added up now
     uint32_t terms = 0;
+    bool is_updated = true;  // here
   };
   Status run_segment(const peer::Task& task, const Inputs& inputs, Output& output);
-  Status update(const peer::Task& task);
+  Status update(const peer::Task& task, Output& output);
+  void add_gradient(Parameter& parameter, const peer::MicrobatchKey& key, uint64_t gradient, Output& output);
+  Status run_sums(const peer::Task& task, const Inputs& inputs, Output& output);
   Status run_agreement(const peer::Task& task, const Inputs& inputs, Output& output);
   uint64_t number_of_update(const peer::Task& task) const;
 
@@ -69,6 +73,7 @@ class HashRunner {
   std::vector<Parameter> parameters_;
   std::vector<dag::StateSlot> slots_;
   std::optional<HashAgreement> agreement_;  // of a replica with local steps
+  std::optional<HashSums> sums_;            // of one that adds each step's gradients
 };
 
 }  // namespace weft::sim

@@ -27,6 +27,7 @@ class Simulation {
   SimulationResult result_so_far() const;
   JobSpec draw_job(uint32_t index);
   void draw_replicas(JobSpec& job);
+  void draw_exact(JobSpec& job);
   std::unique_ptr<PeerHost> make_peer(NodeId node, const PeerId& key, uint64_t seed);
   void draw_liars();
   PeerId key_of(NodeId node) const;
@@ -65,7 +66,8 @@ constexpr size_t kLiarsAmongReplicas = 2;
 constexpr uint64_t kSlowCopies = 100;
 constexpr uint64_t kCopiesInLine = 4;  // that one waits for
 bool copies_stay(const SimulationOptions& options) {
-  return options.followers || (options.replicas && mix(options.seed, 0x73746179) % 3 == 0);
+  const bool may = options.replicas || options.exact;
+  return options.followers || (may && mix(options.seed, 0x73746179) % 3 == 0);
 }
 
 BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw) {
@@ -89,7 +91,7 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
       .hash = hash_of_bytes,
       .take = take_piece};
   broker.broker.drift.look_after = {};
-  if (options.replicas) {  // they come and go
+  if (options.replicas || options.exact) {  // they come and go
     broker.broker.measures_links = options.seed % 2 == 0;
     if (copies_stay(options))
       broker.broker.run.copy_rate = kSlowCopies,
@@ -192,6 +194,7 @@ JobSpec Simulation::draw_job(uint32_t index) {
     job.checkpoint_every = draw_.doubling(seconds(2), seconds(30));
   job.stop = draw_.one_in(12);
   if (options_.replicas && (index == 0 || draw_.one_in(2))) draw_replicas(job);
+  if (options_.exact && (index == 0 || draw_.one_in(2))) draw_exact(job);
   if (copies_stay(options_)) {
     job.width = 16;
     job.layers = std::min(job.layers, 3u);
@@ -217,6 +220,14 @@ void Simulation::draw_replicas(JobSpec& job) {
   job.steps = draw_.between(20, 200) * (options_.followers ? 3 : 1);
   if (const uint64_t overlaps = mix(options_.seed, 79); overlaps % 3 == 0)
     job.agreement.settle_every = 2 + overlaps / 3 % 4;
+}
+
+void Simulation::draw_exact(JobSpec& job) {
+  job.predicts = job.wraps = job.any_stages = false;
+  job.stages = std::min({job.stages, 3u, job.layers});
+  job.ranges = static_cast<uint32_t>(draw_.between(2, std::min(5u, options_.peers - 1)));
+  job.microbatches = job.ranges * static_cast<uint32_t>(draw_.between(1, 3));
+  job.shares_slots = draw_.one_in(2);
 }
 
 std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, uint64_t seed) {
@@ -317,8 +328,9 @@ Duration Simulation::bound() const {
   for (const JobSpec& job : specs_) {
     const Duration task = job.op * (10 * job.layers + 2) * 1150 / 700;
     const Duration hop = 2 * latency_max_ + milliseconds(100);
-    const Duration step = (job.microbatches + 2 * job.stages) * (task + 2 * hop);
-    const int64_t tensors = job.has_replicas() ? (4 + job.slots) * 6 : 1 + job.slots;
+    const Duration step =
+        (job.microbatches + 2 * job.stages + (job.is_exact() ? 2 * job.layers : 0)) * (task + 2 * hop);
+    const int64_t tensors = job.has_replicas() || job.is_exact() ? (4 + job.slots) * 6 : 1 + job.slots;
     const int64_t state = 4 * job.width * job.width * job.layers * tensors;
     const int64_t rate = copies_stay(options_) ? kSlowCopies : 250'000;
     const Duration upload = Duration(state * 1'000'000'000 / rate) + hop * 8;

@@ -44,6 +44,8 @@ struct SimulationOptions {
   std::optional<SlowScenario> slow{};
   // The first job has replicas with local steps, and others may: fixed ones, or such as come and go.
   bool replicas = false;
+  // The first job has replicas that add each step's gradients, and others may; some share slots.
+  bool exact = false;
   // Of those that come and go: who comes needs long to be given what the others have, and may follow them.
   bool followers = false;
   uint32_t liars = 0;        // of a hundred peers, at most; enough are honest for every job

@@ -71,7 +71,8 @@ void User::ask() {
     proto::SubmitJob submission;
     submission.name = "job " + std::to_string(spec_);
     submission.job = std::to_string(spec_);
-    submission.stages = spec_of_job_.any_stages || spec_of_job_.has_replicas() ? 0 : spec_of_job_.stages;
+    const bool is_open = spec_of_job_.any_stages || spec_of_job_.has_replicas() || spec_of_job_.is_exact();
+    submission.stages = is_open ? 0 : spec_of_job_.stages;
     return send(std::move(submission));
   }
   if (spec_of_job_.stop && !stop_sent_ && step_ >= spec_of_job_.steps / 2) return send(proto::StopJob{*job_});

@@ -1,6 +1,7 @@
 // Jobs whose replicas make local steps, on a virtual clock: with and without faults, and with peers that lie
 // about what they have learnt. What they come to is what one machine makes of their rounds, whose order and
-// number the events of a job tell (sim/replica_laws.h).
+// number the events of a job tell (sim/replica_laws.h). And jobs whose replicas add each step's gradients,
+// which come to what one machine makes.
 // WEFT_SIM_SEEDS: how many seeds with faults, for a long run.
 #include <gtest/gtest.h>
 
@@ -20,8 +21,9 @@ uint64_t seeds_wanted(uint64_t usual) {
 }
 
 std::string command_of(const SimulationOptions& options) {
-  std::string text = "weft-sim --replicas --seed " + std::to_string(options.seed) + " --peers " +
-                     std::to_string(options.peers) + (options.faults ? "" : " --no-faults");
+  std::string text = std::string("weft-sim ") + (options.exact ? "--exact" : "--replicas") + " --seed " +
+                     std::to_string(options.seed) + " --peers " + std::to_string(options.peers) +
+                     (options.faults ? "" : " --no-faults");
   if (options.liars != 0) text += " --liars " + std::to_string(options.liars);
   for (const LieName& lie : lies())
     if (options.lie == lie.lie) text += " --lie " + std::string(lie.name);
@@ -53,6 +55,20 @@ TEST(SimReplicas, WithoutFaultsTheyEndInTheStateOfTheirRecord) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(seen.replicas.agreements, 40u * 5);
+}
+
+// Half of these jobs share slots.
+TEST(SimReplicas, ThatAddGradientsEndInTheStateOfOneMachine) {
+  Seen seen;
+  const uint64_t seeds = seeds_wanted(80);
+  for (uint64_t seed = 1; seed <= seeds; ++seed)
+    for (const bool faults : {false, true}) {
+      if (!faults && seed > 20) continue;
+      play({.seed = seed, .peers = few_to_many(seed), .faults = faults, .exact = true}, seen);
+      if (HasFatalFailure()) return;
+    }
+  EXPECT_GT(seen.counts.recoveries, seeds / 2);
+  EXPECT_GT(seen.counts.resumed, seeds / 2);
 }
 
 TEST(SimReplicas, WithFaultsTheyEndInTheStateOfTheirRecord) {
