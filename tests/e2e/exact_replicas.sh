@@ -2,7 +2,8 @@
 # Replicas that add each step's gradients, on real processes: a broker and peers over TLS compute parts of every step on copies
 # of the model, each in one stage or two, and update by the same sums. The trained file is, byte for byte, that of `weft local`
 # with as many gradient_ranges: also where a peer is killed and another takes its place, where nobody can and the run goes on
-# with fewer, and where the broker is killed. Running statistics come out the same, too. By a codec replicas learn as much.
+# with fewer, and where the broker is killed. Running statistics come out the same, too. So does all of it where a parameter's
+# owner alone has the optimizer's slots of it. By a codec replicas learn as much.
 # usage: exact_replicas.sh [--kills N]: also N runs in which a peer is killed, each at another step
 source "$(dirname "$0")/cluster.sh"
 cluster_begin
@@ -25,7 +26,7 @@ same() {  # same NAME WHAT
 # A run that somebody is killed in goes on until it is told to end; as many steps of it on one machine have the same bytes.
 begin_long() {
   run=("${sets[@]}" --set steps=20000)
-  submit_job "$job" "${run[@]}" --set "replicas=$1" --set placement.stages=1 --set "output=$work/out.onnx"
+  submit_job "$job" "${run[@]}" --set "replicas=$1" "${@:2}" --set placement.stages=1 --set "output=$work/out.onnx"
 }
 end_and_compare() {  # end_and_compare WHAT
   wait_for_step $((STEP + 10))
@@ -58,6 +59,13 @@ submit_job "$job" "${run[@]}" --set 'replicas={min: 3, max: 3}' --set placement.
 finish_job
 replicas_are 3
 same plain "3 replicas, of which one computes two ranges"
+for stages in 1 2; do
+  submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 2}' --set optimizer_state=shared --set "placement.stages=$stages" \
+    --set "output=$work/out.onnx"
+  finish_job
+  replicas_are 2
+  same plain "2 replicas that share slots, stages each: $stages"
+done
 
 # A net with BatchNorm.
 mkdir "$work/net"
@@ -72,6 +80,11 @@ for stages in 1 2; do
   replicas_are 2
   same statistics "2 replicas with running statistics, stages each: $stages"
 done
+submit_job "$job" "${run[@]}" --set 'replicas={min: 3, max: 3}' --set optimizer_state=shared --set placement.stages=1 \
+  --set "output=$work/out.onnx"
+finish_job
+replicas_are 3
+same statistics "3 replicas with running statistics that share slots"
 job=$work/gpt3.yaml sets=("${gpt[@]}")
 
 # One of four peers is killed: a fifth takes its place; then another, and nobody can. Then the broker.
@@ -109,9 +122,22 @@ start_broker --lease 3s --copy-rate 5Mbit
 next_step
 end_and_compare "replicas that keep copies themselves, of which one was lost, and the broker"
 
+# The slots of one that is killed were nowhere else in the run: the broker has them. Then, with one less, the broker is killed.
+begin_long '{min: 2, max: 3}' --set optimizer_state=shared
+wait_for_step 60
+lose_peer "$(one_of $(active_peers))"
+wait_for_event 'going on from the copy of step'
+wait_for_recovery
+end_process KILL "$broker_pid"
+exec {broker_out}<&-
+start_broker --lease 3s --copy-rate 5Mbit
+next_step
+end_and_compare "replicas that share slots, of which one was lost, and the broker"
+
 # By a codec it is not what one machine computes, but it is as good. All replicas have the same bytes, also after one was killed:
 # they keep their copies themselves, and the broker compares them.
 final_loss() { grep '"event":"step"' "$1" | tail -n 1 | field loss; }
+start_peer coded --device cpu:1 --listen 127.0.0.1:0
 run=("${sets[@]}" --set steps=120)
 "$weft" local "$job" "${run[@]}" --threads 1 --set "output=$work/dense.onnx" --format json >"$work/dense.json"
 submit_job "$job" "${run[@]}" --set 'replicas={min: 2, max: 2}' --set placement.stages=1 --set 'sync={every: step, codec: int8}' \
@@ -129,7 +155,7 @@ awk -v one="$(final_loss "$work/dense.json")" -v coded="$(final_loss "$work/even
 
 for ((n = 0; n < kills; ++n)); do
   start_peer "k$n" --device cpu:1 --listen 127.0.0.1:0
-  begin_long '{min: 2, max: 3}'
+  begin_long '{min: 2, max: 3}' --set "optimizer_state=$([ $((n % 2)) = 0 ] && echo shared || echo replicated)"
   wait_for_step $((3 + 5 * n))
   lose_peer "$(one_of $(active_peers))"
   wait_for_recovery
