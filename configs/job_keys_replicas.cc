@@ -95,8 +95,8 @@ constexpr JobKey kReplicas[] = {
          "`replicated` each has all of it. With `shared` one of them alone has it of a parameter, makes its "
          "update and sends the others the weights. The bytes are the same, and as many travel in a step; of "
          "N replicas each keeps about an Nth. Copies of the state go to the broker. It means nothing where "
-         "there is one replica or an optimizer that keeps nothing, and to `weft local`. With `sync.every` it "
-         "is an error.",
+         "there is one replica or an optimizer that keeps nothing, and to `weft local`. With local steps, or "
+         "a `sync.codec`, it is an error.",
      .example = "batch_size: 64\nmicrobatch_size: 16\nreplicas: 4\noptimizer_state: shared",
      .otherwise = "replicated",
      .takes = "`replicated` or `shared`"},

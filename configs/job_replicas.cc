@@ -187,6 +187,10 @@ void read_optimizer_state(MapReader& root, Job& job) {
     root.problem(node->where,
                  "`optimizer_state: shared` is of replicas that add up each step's gradients, and with "
                  "`sync.every` each updates its weights alone; leave it out, or say sync: step");
+  else if (job.replica_choice.shares_slots && job.replicas.codec.kind != compress::Kind::Dense)
+    root.problem(node->where,
+                 "`optimizer_state: shared` sends weights, which travel as they are, and `sync.codec` writes "
+                 "gradients both ways; leave one of them out");
 }
 
 }  // namespace

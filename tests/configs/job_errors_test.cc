@@ -262,6 +262,14 @@ TEST(JobErrors, ReplicasWithLocalStepsShareNoSlots) {
       << message;
 }
 
+TEST(JobErrors, SharedSlotsHaveNoCodec) {
+  const std::string message =
+      message_of(kGood + "replicas: 2\nsync: {every: step, codec: int8}\noptimizer_state: shared\n");
+  EXPECT_NE(message.find("`optimizer_state: shared` sends weights, which travel as they are"),
+            std::string::npos)
+      << message;
+}
+
 TEST(JobErrors, AnotherFormatHasACodeOfItsOwn) {
   EXPECT_NE(message_of("format: 2\n" + kGood, {}, ErrorCode::VersionMismatch).find("reads format 1"),
             std::string::npos);
