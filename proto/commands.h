@@ -32,7 +32,8 @@ enum class CommandKind : uint8_t {
   // end, without those of `left_out`, which were lost; and make none after it. Where the round before that
   // overlaps it, they have no part in that one either (replicas::first_left_out). Carried out when it comes,
   // before what came before it is done, and answered by ReplicasLeftOut. Where `step` is committed, all have
-  // agreed with them: then it says only that they are gone, so that a broker that is restarted knows.
+  // agreed with them: then it says only that they are gone, so that nobody waits for their links, and a
+  // broker that is restarted knows.
   LeaveOut = 7,
   // Likewise: all have the same weights after `step`, which is the last one granted and the end of a round
   // that would overlap the next one; and make none after it. Carried out when it comes.

@@ -128,10 +128,12 @@ void AgreementTurns::answer(const proto::Command& command, bool is_over) {
                                                .step = command.step,
                                                .sequence = command.sequence,
                                                .too_late = too_late});
-  if (too_late) return;
-  agreements_.leave_out(std::move(left_out), first);
+  // Where all have agreed with them they are only gone: nobody waits for their links any more.
+  const bool are_only_gone = too_late && is_over && command.committed >= command.step;
+  if (too_late && !are_only_gone) return;
+  agreements_.leave_out(std::move(left_out), are_only_gone ? command.step + 1 : first);
   settled_ = command.step;
-  if (!begins_again) return;
+  if (!begins_again || are_only_gone) return;
   has_refused_ = false;
   for (std::optional<Round>* round : {&before_, &now_})
     if (*round && (*round)->step >= first) **round = Round{(*round)->step};

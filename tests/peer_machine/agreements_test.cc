@@ -226,6 +226,23 @@ TEST(AgreementTurns, SayThatTheyLackWhatALostOneWasToSend) {
   }
 }
 
+// All have agreed with it, and it is gone: nothing is agreed on again, and nobody waits for it.
+TEST(AgreementTurns, KnowWhoIsGoneWhenAllHaveAgreed) {
+  for (const bool have_agreed : {true, false}) {
+    Overlapping here;
+    peer::AgreementTurns turns(here.shared(), here.agreements);
+    const proto::Command leave_out{.kind = proto::CommandKind::LeaveOut,
+                                   .step = 12,
+                                   .committed = have_agreed ? 12u : 11u,
+                                   .left_out = {{2}, 1}};
+    EXPECT_TRUE(turns.on_command(leave_out, 12, 12).has_value());
+    EXPECT_TRUE(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late);
+    const auto left_out = here.agreements.left_out();
+    EXPECT_EQ(left_out != nullptr && left_out->has(2), have_agreed) << "else the run goes back";
+    EXPECT_EQ(here.agreements.left_out(12), nullptr) << "it had its part in that";
+  }
+}
+
 // Where what replicas send is bounded the means are looked at before anybody takes them.
 TEST(AgreementTurns, TakeNoMeansThatAreOutOfAllProportion) {
   Here here;
