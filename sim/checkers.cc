@@ -181,7 +181,7 @@ void Checkers::on_command(const broker::CommandIssued& r) {
     fail(r.job, "command " + number(r.command.sequence) + " after " + number(job.command));
   job.command = r.command.sequence;
   if (job.replicas) fail_if(r.job, job.replicas->on_command(r.command));
-  if ((job.replicas ? job.replicas->made(r.command.committed) : r.command.committed) > job.committed)
+  if ((job.replicas ? job.replicas->told(r.command.committed) : r.command.committed) > job.committed)
     fail(r.job, "a command calls step " + number(r.command.committed) + " committed before its event");
   if (const size_t open = count_open(store_.state().jobs.at(r.job).script);
       open > script_max_ + kBorderCommands)

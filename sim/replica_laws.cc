@@ -72,7 +72,16 @@ ReplicaLaws::Counts& ReplicaLaws::Counts::operator+=(const Counts& more) {
   return *this;
 }
 
-uint64_t ReplicaLaws::made(uint64_t inner) const { return running_ ? steps_at(*running_, inner) : inner; }
+uint64_t ReplicaLaws::told(uint64_t inner) const {
+  if (!running_) return inner;
+  const auto is_made = [&](uint64_t step) {
+    for (uint32_t replica = 0; replica < running_->terms.count; ++replica)
+      if (!(left_out_ && left_out_->left_out.has(replica)) && own_step(*running_, replica, step)) return true;
+    return false;
+  };
+  while (inner > running_->begun_after && !is_made(inner)) --inner;
+  return steps_at(*running_, inner);
+}
 
 // As those who went on after these steps would have it in their plan's event.
 ReplicaLaws::Rounds ReplicaLaws::rounds_up_to(uint64_t steps, const replicas::Inherited& next) const {
@@ -151,7 +160,7 @@ ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto
   running_ = plan.local_steps;
   version_ = version;
   left_out_.reset();
-  is_settled_ = false;
+  is_ending_ = false;
   agreed_.clear();
   return std::nullopt;
 }
@@ -161,7 +170,8 @@ ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto
 ReplicaLaws::Complaint ReplicaLaws::on_command(const proto::Command& command) {
   if (!running_) return std::nullopt;
   counts_.kept += command.stays ? 1 : 0;
-  is_settled_ = is_settled_ || command.kind == proto::CommandKind::Settle;
+  is_ending_ = is_ending_ || command.kind == proto::CommandKind::Settle ||
+               command.kind == proto::CommandKind::LeaveOut;
   // Who is lost when all have agreed has its part in that.
   if (command.kind == proto::CommandKind::LeaveOut && command.committed < command.step) {
     left_out_ = command;

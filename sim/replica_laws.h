@@ -38,10 +38,11 @@ class ReplicaLaws {
   void on_agreed(const proto::AssignStage& assignment, uint64_t inner,
                  const std::map<uint32_t, uint64_t>& weights);
 
-  // Steps of the run that its commands call `inner`.
-  uint64_t made(uint64_t inner) const;
-  // The run under way stops where its replicas were told that they end.
-  bool ends() const { return left_out_ || is_settled_; }
+  // Of the run: the last step of which events tell once that inner one is committed. One that only replicas
+  // would have made that were left out has no event.
+  uint64_t told(uint64_t inner) const;
+  // The run under way stops where its replicas were told that they end, or that others are gone.
+  bool ends() const { return is_ending_; }
 
   struct Counts {
     uint64_t agreements = 0, left_out = 0, given_again = 0, grown = 0, shrunk = 0, inherited = 0, kept = 0;
@@ -71,7 +72,7 @@ class ReplicaLaws {
   proto::PlanVersion version_ = 0;
   std::optional<replicas::LocalSteps> running_;
   std::optional<proto::Command> left_out_;  // the last such of this run
-  bool is_settled_ = false;
+  bool is_ending_ = false;
   // By inner step, number and replica.
   std::map<uint64_t, std::map<std::pair<uint32_t, uint32_t>, uint64_t>> agreed_;
   Counts counts_;

@@ -7,6 +7,7 @@
 #include "sim/peer_memory.h"
 #include "sim/process.h"
 #include "sim/relay.h"
+#include "sim/replica_laws.h"
 #include "sim/sent_stages.h"
 
 namespace weft::sim {
@@ -62,6 +63,46 @@ TEST(SentStages, APeerHasOneStageAtATimeOnAConnection) {
   sent.on_released(peer, released);
   stage.run = 5;
   EXPECT_FALSE(sent.on_assigned(peer, 8, stage));
+}
+
+// Of a round of four steps the second replica makes one, so that the first makes all others alone.
+class ReplicaLawsTest : public testing::Test {
+ protected:
+  ReplicaLawsTest() {
+    local.terms = {.count = 2, .every = 4, .shares = {4, 1}};
+    local.steps = 20;
+    laws.on_plan({.local_steps = local});
+    broker::PlannedRun plan;
+    plan.local_steps = local;
+    EXPECT_FALSE(laws.on_run(plan, 1));
+  }
+  void lose_the_first(uint64_t committed) {
+    EXPECT_FALSE(laws.on_command(
+        {.kind = proto::CommandKind::LeaveOut, .step = 4, .committed = committed, .left_out = {{0}, 1}}));
+  }
+  static JobSpec two_replicas() {
+    JobSpec job;
+    job.every = 4;
+    job.replicas = 2;
+    return job;
+  }
+  const JobSpec spec = two_replicas();
+  replicas::LocalSteps local{};
+  ReplicaLaws laws{spec};
+};
+
+TEST_F(ReplicaLawsTest, OfAStepThatNobodyMakesAnyMoreThereIsNoEvent) {
+  EXPECT_EQ(laws.told(1), 2u);
+  EXPECT_EQ(laws.told(4), 5u);
+  lose_the_first(/*committed=*/1);
+  EXPECT_EQ(laws.told(4), 2u);
+}
+
+TEST_F(ReplicaLawsTest, ARunEndsWhereSomebodyIsGoneAlsoOnceAllHaveAgreed) {
+  EXPECT_FALSE(laws.ends());
+  lose_the_first(/*committed=*/4);
+  EXPECT_TRUE(laws.ends());
+  EXPECT_EQ(laws.told(4), 5u) << "it had made its steps";
 }
 
 TEST(Process, WhatIsDoneWhileItIsFrozenWaitsInOrder) {
