@@ -84,8 +84,8 @@ class Broker {
   Status check() const;
 
   // What jobs that have not ended still speak of: blobs of submissions that may be planned again, of
-  // checkpoints and predictions. The initial values of a job that goes on are not among them: they are made
-  // anew. What is kept of jobs that have ended the store knows.
+  // checkpoints, of which parts may be missing still, and of predictions. The initial values of a job that
+  // goes on are not among them: they are made anew. What is kept of jobs that have ended the store knows.
   std::set<Digest> referenced_blobs() const { return book_.referenced_blobs(); }
   // Their unpacked files are needed.
   std::set<proto::JobNumber> open_jobs() const { return book_.numbers(); }

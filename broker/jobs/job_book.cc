@@ -224,6 +224,10 @@ std::set<Digest> JobBook::referenced_blobs() const {
     if (const auto* round = job.points.round_at_broker()) add_blobs(round->tensors, blobs);
     if (job.result) add_blobs(job.result->tensors, blobs);
     for (const auto& report : job.predictions) add_blobs(report.outputs, blobs);
+    // Parts of checkpoints that lack others still, perhaps for hours: who uploaded them may have left.
+    if (const phase::Running* at = job.running())
+      for (const Round& round : at->run->rounds().under_way())
+        if (round.durable) add_blobs(round.tensors, blobs);
     const Crew* crew = job.crew();
     for (const auto& plan : {crew != nullptr ? crew->plan : nullptr, job.previous.plan})
       if (plan)

@@ -73,6 +73,16 @@ TEST_F(SavingTest, WithALostStageNothingIsBeingSavedUntilTheJobRunsAgain) {
   EXPECT_EQ(status().saving.step, 0u) << "of the plan before";
 }
 
+// Another stage may take hours for its part, and who has uploaded this one may be gone meanwhile.
+TEST_F(SavingTest, APartThatWasReportedIsSpokenOfBeforeTheOthersAreThere) {
+  auto part = world_.state_of_stage();
+  part.front().sha256.bytes.fill(7);
+  EXPECT_FALSE(world_.broker.referenced_blobs().contains(part.front().sha256));
+  world_.receive(world_.peers[0], proto::CheckpointReport{
+                                      .run = 1, .plan_version = world_.version, .step = 2, .tensors = part});
+  EXPECT_TRUE(world_.broker.referenced_blobs().contains(part.front().sha256));
+}
+
 // Of a line whose upload takes long: what a stage has uploaded and not reported yet nobody can name.
 TEST(Uploads, OfSnapshotsUnderWayStayHoweverLongTheyTake) {
   World world;
