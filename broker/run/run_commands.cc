@@ -222,9 +222,27 @@ void Commands::evaluate_if_due(RunEffects& out) {
   continue_forward(out);
 }
 
+namespace {
+
+// A stage shows what it has of a mean once it has done all that is granted, and of the last agreements alone.
+// A run that moves may have granted several rounds up to the one that settles.
+bool is_kept(const InnerSteps& inner, uint64_t agreement, uint64_t granted, std::optional<uint64_t> settled) {
+  constexpr uint64_t kAgreementsKept = 3;  // by peers, where rounds overlap
+  uint64_t later = 0;
+  for (uint64_t end = agreement; end < granted && later < kAgreementsKept;) {
+    end = inner.next_end(end + 1);
+    const bool is_over = end <= granted && (inner.is_agreed(end, granted) || settled == granted);
+    later += is_over ? 1 : 0;
+  }
+  return later < kAgreementsKept;
+}
+
+}  // namespace
+
 void Commands::check_means(uint64_t step, RunEffects& out) {
   if (!parts_.absence.empty()) return;
   for (const proto::MeanCheck& check : parts_.mean_checks.draw(step, settled_)) {
+    if (!is_kept(inner_, check.agreement, parts_.steps.granted(), settled_)) continue;
     write({.kind = CommandKind::CheckMean, .step = parts_.steps.granted(), .check = check}, out);
     parts_.mean_checks.begin(script_.commands().back());
   }

@@ -1,5 +1,6 @@
 // Means on which replicas have agreed are looked at again: who took another one is found, no snapshot with it
 // counts, and the second time it is out.
+#include "tests/broker/local_run.h"
 #include "tests/broker/local_world.h"
 
 namespace weft::broker {
@@ -62,6 +63,23 @@ TEST_F(MeansTest, OfHonestReplicasEachAgreementIsLookedAtAndNothingComesOfIt) {
     if (const auto* issued = std::get_if<CommandIssued>(&record))
       asked += issued->command.kind == proto::CommandKind::CheckMean ? 1 : 0;
   EXPECT_EQ(asked, 96u / 12) << "one of each agreement";
+}
+
+// A run of fixed replicas that moves is granted all rounds up to the next one that settles, and stages show
+// what they have behind that: of the last three.
+TEST(MeanChecks, AreOfAgreementsThatStagesStillHave) {
+  constexpr uint64_t kEvery = 3, kSettles = 6 * kEvery;
+  local::LocalRun run({.replicas = 3, .every = kEvery, .steps = 180, .settle_every = 6}, {}, looking().run);
+  run.hear(run.run->start(run.now));
+  while (run.run->committed_step() < kEvery + 1 && run.turn()) continue;
+  run.hear(run.run->request_stop(run.now, /*to_go_on=*/true));
+  run.play();
+  EXPECT_EQ(run.stopped, 3 * kSettles);
+  std::vector<uint64_t> looked_at;
+  for (const proto::Command& command : run.script)
+    if (command.kind == proto::CommandKind::CheckMean && command.step == kSettles)
+      looked_at.push_back(command.check.agreement);
+  EXPECT_EQ(looked_at, (std::vector<uint64_t>{kSettles - 2 * kEvery, kSettles - kEvery, kSettles}));
 }
 
 TEST_F(MeansTest, WhoTookAnotherMeanIsFoundAndTheSecondTimeItIsOut) {

@@ -47,6 +47,8 @@ class LocalRun {
       effects = run->on_report(now, seat, *evaluation);
     if (const auto* left_out = std::get_if<proto::ReplicasLeftOut>(&message))
       effects = run->on_report(now, seat, *left_out);
+    if (const auto* piece = std::get_if<proto::MeanPiece>(&message))
+      effects = run->on_report(now, seat, *piece);
     if (!effects) return fail(effects.error());
     hear(std::move(*effects));
     return {};
