@@ -11,7 +11,6 @@ using std::chrono::seconds;
 constexpr Duration kSendTimeout = seconds(30);
 constexpr double kLoss = 0.02;
 constexpr int64_t kPiece = 64 << 10;  // of a transfer, and of a large packet
-constexpr int64_t kWhole = 1 << 20;   // packets up to this go in one piece: so a world of small ones is quick
 
 void Connection::listen(int end, Handlers handlers) {
   ends_[end].handlers = std::move(handlers);
@@ -21,7 +20,7 @@ void Connection::listen(int end, Handlers handlers) {
 void Connection::send(int end, Packet packet) {
   End& from = ends_[end];
   if (!from.open || dead_) return;
-  if (from.waiting.empty() && packet.size <= kWhole) {
+  if (from.waiting.empty() && packet.size < kPiece) {
     const int64_t size = packet.size;
     return enter(end, std::move(packet), size, /*part=*/false);
   }
@@ -239,12 +238,14 @@ void Network::set_line(NodeId node, Direction direction, double bytes_per_second
   line_rates_[{node, direction}] = bytes_per_second;
 }
 
-void Network::transfer(NodeId node, Direction direction, int64_t bytes, std::function<void()> done) {
+void Network::transfer(NodeId node, Direction direction, int64_t bytes, std::function<void()> done,
+                       int64_t speed) {
   const int64_t piece = std::min(bytes, kPiece);
-  const Instant passed = line(node, direction).pass(static_cast<uint64_t>(piece), world_.now());
+  Instant passed = line(node, direction).pass(static_cast<uint64_t>(piece), world_.now());
+  if (speed != 0) passed = std::max(passed, world_.now() + Duration(piece * 1'000'000'000 / speed));
   if (piece == bytes) return world_.at(passed, std::move(done));
-  world_.at(passed, [this, node, direction, rest = bytes - piece, done = std::move(done)]() mutable {
-    transfer(node, direction, rest, std::move(done));
+  world_.at(passed, [this, node, direction, rest = bytes - piece, speed, done = std::move(done)]() mutable {
+    transfer(node, direction, rest, std::move(done), speed);
   });
 }
 

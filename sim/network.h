@@ -139,9 +139,10 @@ class Network {
   // What a flow gets that has both ends' lines for itself.
   double flow_rate(NodeId from, NodeId to) const;
   // For request and answer on a connection of its own: `bytes` pass a node's line, piece by piece, so that
-  // what else it sends or receives comes between.
+  // what else it sends or receives comes between; no faster than `speed` bytes a second, unless that is 0.
   enum class Direction : uint8_t { Out, In };
-  void transfer(NodeId node, Direction direction, int64_t bytes, std::function<void()> done);
+  void transfer(NodeId node, Direction direction, int64_t bytes, std::function<void()> done,
+                int64_t speed = 0);
   // From now on, for what comes after what has entered it.
   void set_line(NodeId node, Direction direction, double bytes_per_second);
 

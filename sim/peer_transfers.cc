@@ -21,7 +21,7 @@ void PeerTransfers::fetch_blob(const peer::FetchBlob& effect) {
   };
   if (effect.source) return fetch_from_peer(effect, done);
   line_.request(
-      100, effect.rate,
+      100, {.answer = effect.rate},
       [this, effect]() -> PeerLine::Answer {
         const auto size = shell_.broker.blob_size(effect.sha256);
         if (!size) return {fail(size.error()), 100};
@@ -73,7 +73,7 @@ void PeerTransfers::fetch_data(const peer::FetchData& effect) {
   const auto position = std::make_shared<uint64_t>(0);
   const uint64_t step = peer::step_of_data(*assignment, effect.key);
   line_.request(
-      150, 0,
+      150, {},
       [this, effect, assignment, position, size, step]() -> PeerLine::Answer {
         const auto at = shell_.broker.microbatch(assignment->run, assignment->data_key, *assignment,
                                                  effect.key.program, step, effect.key.microbatch);
@@ -95,7 +95,7 @@ void PeerTransfers::fetch_data(const peer::FetchData& effect) {
 void PeerTransfers::offer(const peer::OfferBlobs& effect) {
   const auto missing = std::make_shared<std::vector<Digest>>();
   line_.request(
-      100 + 32 * static_cast<int64_t>(effect.blobs.size()), 0,
+      100 + 32 * static_cast<int64_t>(effect.blobs.size()), {},
       [this, effect, missing]() -> PeerLine::Answer {
         *missing = shell_.broker.missing(effect.blobs, effect.durable);
         return {};
@@ -113,7 +113,7 @@ void PeerTransfers::upload(const peer::UploadBlob& effect) {
   if (!held) return shell_.world.fail("a blob is to be uploaded that is not here");
   const int64_t size = *held;
   line_.request(
-      size, effect.rate,
+      size, {.request = effect.rate},
       [this, effect, size]() -> PeerLine::Answer {
         return {shell_.broker.put_blob(effect.sha256, size, effect.durable), 100};
       },

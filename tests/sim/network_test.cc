@@ -1,6 +1,7 @@
 // The simulated network and disk do what their names say: else what they find means nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,28 @@ TEST_F(TwoNodes, AMessageComesBetweenThePiecesOfATransfer) {
   run(seconds(5));
   EXPECT_EQ(got, std::vector<uint64_t>{7});
   EXPECT_FALSE(done);
+}
+
+TEST_F(TwoNodes, AConnectionDoesNotWaitForAllThatAnotherHasToSend) {
+  network.set_line(1, Network::Direction::Out, 1e6);
+  constexpr uint64_t kLarge = 20;
+  for (uint64_t i = 0; i < kLarge; ++i)
+    here.send({.message = std::make_shared<const proto::Message>(proto::HeartbeatAck{i}), .size = 500'000});
+  network.dial(1, 2, seconds(10), [](Result<Line> another) {
+    another.value().send({.message = std::make_shared<const proto::Message>(proto::HeartbeatAck{kLarge})});
+  });
+  run(seconds(2));
+  EXPECT_NE(std::find(got.begin(), got.end(), kLarge), got.end()) << "ten seconds of the line are in front";
+}
+
+TEST_F(TwoNodes, ATransferIsNoFasterThanItsSpeed) {
+  network.set_line(1, Network::Direction::Out, 1e6);
+  Duration took{};
+  network.transfer(
+      1, Network::Direction::Out, 1'000'000, [&, start = world.now()] { took = world.now() - start; },
+      /*speed=*/100'000);
+  run(seconds(20));
+  EXPECT_NEAR(weft::seconds(took), 10, 0.01);
 }
 
 TEST_F(TwoNodes, ManyMessagesTakeAsLongAsTheNarrowestPartOfTheirWayAllows) {
