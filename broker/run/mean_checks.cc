@@ -42,8 +42,11 @@ std::vector<uint64_t> MeanChecks::agreements_with(uint64_t step, std::optional<u
 }
 
 Status MeanChecks::hear(uint32_t stage, const proto::StepReport& report, std::optional<uint64_t> settled) {
+  // A step that its replica does not make has no task, and is reported while those before it are under way.
+  const bool has_tasks =
+      are_made() && inner_.own(inner_.replica_of(plan_->stages[stage].assignment->seat), report.step);
   for (const UnderWay& one : under_way_)
-    if (report.step > one.step && awaits(stage, one.sequence))
+    if (has_tasks && report.step > one.step && awaits(stage, one.sequence))
       return fail(ErrorCode::InvalidArgument, "it goes on without showing what it has of a mean");
   const std::vector<uint64_t> ends = agreements_with(report.step, settled);
   if (ends.empty() || leaves_[stage] == 0) return {};

@@ -31,7 +31,7 @@ class MeanChecks {
 
   // What a stage owes after a step that it has done. `settled`: with which the replicas end, if they were
   // told. InvalidArgument: it does not say it of each agreement that is over with the step; or it was to show
-  // a piece before that step, and has not.
+  // a piece before that step, which its replica has made, and has not.
   Status hear(uint32_t stage, const proto::StepReport& report, std::optional<uint64_t> settled);
   // That step is committed: what is to be looked at, each by a command of its own.
   std::vector<proto::MeanCheck> draw(uint64_t committed, std::optional<uint64_t> settled);
