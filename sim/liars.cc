@@ -53,9 +53,10 @@ constexpr std::array kLies = {
     LieName{Lie::WrongNumbers, "wrong-numbers", "losses and squares that might be", true},
 };
 
-// Huge differences others can compare only where all else is well; and where what replicas say of a snapshot
-// differs the job ends.
-constexpr std::array kNotAmongReplicas = {Lie::HugeDifferences, Lie::HugeMeans, Lie::RandomHashes};
+// Huge differences others can compare only where all else is well; means are looked at where nobody is left
+// out; and where what replicas say of a snapshot differs the job ends.
+constexpr std::array kNotAmongReplicas = {Lie::HugeDifferences, Lie::HugeMeans, Lie::WrongMeans,
+                                          Lie::RandomHashes};
 bool is_among_replicas(Lie lie) {
   return std::find(kNotAmongReplicas.begin(), kNotAmongReplicas.end(), lie) == kNotAmongReplicas.end();
 }

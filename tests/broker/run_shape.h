@@ -57,7 +57,7 @@ inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
   for (uint32_t s = 0; s < shape.stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
     if (is_exact) {
-      assignment->exact = proto::ExactTerms{plan->exact_ranges, {}, shape.shares_slots};
+      assignment->exact = proto::ExactTerms{plan->exact_ranges, {}, {}, shape.shares_slots};
       if (shape.shares_slots)
         assignment->exact->tensors = {{0, "w0", 0, std::vector<uint32_t>(shape.exact_replicas, 0)}};
       assignment->seat = {0, s};

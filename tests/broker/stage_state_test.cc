@@ -43,7 +43,7 @@ TEST(StageState, OfReplicasThatShareSlotsHasThoseOfWhatItOwns) {
     AssignStage stage;
     stage.seat = {0, replica};
     stage.training.optimizer.type = dag::OptimizerType::AdamW;
-    stage.exact = proto::ExactTerms{{1, 1}, {{0, "v", 0, {0, 0}}, {1, "w", 1, {0, 0}}}, true};
+    stage.exact = proto::ExactTerms{{1, 1}, {{0, "v", 0, {0, 0}}, {1, "w", 1, {0, 0}}}, {}, true};
     stage.tensors = {request.checkpoint->tensors[0], request.checkpoint->tensors[3]};
     const std::string own = replica == 0 ? "v" : "w";
     std::vector<proto::TensorReference> beside;
