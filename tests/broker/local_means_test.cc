@@ -19,6 +19,8 @@ class MeansTest : public ::testing::Test {
     for (uint8_t peer = 1; peer <= peers; ++peer) local_.world.join(peer, peer);
     local_.world.submit(100, 3);
     local_.plan();
+    while (local_.deliver()) {
+    }
   }
   uint64_t step() { return local_.world.broker.status(1)->step; }
   uint8_t peer_of(uint32_t replica) const {

@@ -352,8 +352,10 @@ class LocalSeat {
     squares_said_ = false;
     completed_ = inner;
     report.updated = true;
-    if (at.agrees && stage_->seat.replica == owner_of_stage(shape_, stage_->seat.stage))
-      report.owed = {Digest{}};  // of zeros
+    if (at.agrees && stage_->seat.replica == owner_of_stage(shape_, stage_->seat.stage)) {
+      const bool was_open = at.end_before > shape_.begun_after && !dealt_.at(at.end_before).settles;
+      report.owed.assign((was_open ? 1 : 0) + (waits ? 1 : 0), Digest{});  // of zeros, for each agreement
+    }
     return keep(report, inner, 0);
   }
   std::optional<proto::Message> carry_out(const proto::Command& command) const {
