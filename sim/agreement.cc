@@ -239,9 +239,11 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
     WEFT_TRY(const Difference mean, mean_of(i, counted, here, differences));
     const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
     const compress::Codec codec = weights_[i].codec(*assignment_);
-    here.evidence.take(
-        number, codec.kind == compress::Kind::Dense ? std::vector<float>() : whole(i, held.return_residue),
-        {});
+    here.evidence.take(number,
+                       codec.kind == compress::Kind::Dense || !weights_[i].is_ours
+                           ? std::vector<float>()
+                           : whole(i, held.return_residue),
+                       {});
     const PassedHash passed = pass_through(codec, draw, mean.value, held.return_residue);
     held.return_residue = passed.residue;
     here.means[i] = Difference{distorts ? mix(passed.read, 1) : passed.read, mean.square};
@@ -291,15 +293,12 @@ Result<replicas::ShownPiece> HashAgreement::show(const proto::MeanCheck& check) 
     return fail(ErrorCode::Internal, "of means agreed on after " + std::to_string(check.agreement) +
                                          " a piece is asked for; here are those after" + kept);
   }
-  size_t leaf = check.piece;
-  for (size_t i = 0; i < held_.size(); ++i) {
+  const size_t leaf = proto::first_owed_piece(*assignment_, weights_, check.tensor) + check.piece;
+  for (size_t i = 0; i < held_.size(); ++i)
     if (weights_[i].tensor->number == check.tensor)
       return round->evidence.show(check.tensor, check.piece,
                                   round->sent.empty() ? std::vector<float>() : whole(i, round->sent[i].value),
                                   leaf, local().terms.count);
-    if (weights_[i].is_ours && weights_[i].codec(*assignment_).kind != compress::Kind::Dense)
-      leaf += replicas::pieces_of(weights_[i].elements());
-  }
   return fail(ErrorCode::Internal, "a piece of a tensor that is not here");
 }
 

@@ -251,7 +251,9 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
     if (task.attempt() > 0 && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
       held.return_residue.assign(held.agreed.size(), 0.0F);
     WEFT_TRY(here.means[i], mean_of(task, i, came));
-    const std::vector<float> owed = are_looked_at() ? held.return_residue : std::vector<float>();
+    // What it takes in somebody's place is not in its tree: nothing was owed of it.
+    const std::vector<float> owed =
+        are_looked_at() && held.weight.is_ours ? held.return_residue : std::vector<float>();
     WEFT_TRY(const Tensor payload, payload_of(held, now.steps_before, true, here.means[i]));
     if (are_looked_at()) {
       const bool is_by_parts = compress::is_by_parts(held.weight.codec(*assignment_));

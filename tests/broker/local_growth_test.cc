@@ -298,20 +298,6 @@ class RefusalTest : public ::testing::Test {
                                                         .replica = replica,
                                                         .ratio = ratio});
   }
-  uint8_t peer_of(uint32_t replica) const {
-    for (const auto& [peer, seat] : local_.seats)
-      if (seat.stage().seat.replica == replica) return static_cast<uint8_t>(peer);
-    return 0;
-  }
-  // Until the run is planned anew; who may have a part in it.
-  std::set<uint8_t> asked() {
-    local_.play([&] { return !local_.world.plannings.empty(); });
-    std::set<uint8_t> peers;
-    if (local_.world.plannings.empty()) return peers;
-    for (const Candidate& candidate : local_.world.plannings.back().candidates)
-      peers.insert(candidate.peer.digest.bytes[0]);
-    return peers;
-  }
   void plan_again(uint64_t plays = 20) {
     const auto& point = *local_.world.plannings.back().checkpoint;
     local_.shape.begun_after = point.made();
@@ -330,14 +316,14 @@ TEST_F(RefusalTest, WhoseDifferencesAreRefusedIsLeftOutAndTheThirdTimeItIsOut) {
   uint8_t liar = 0;
   for (int time = 1; time <= 3 && !HasFailure(); ++time) {
     SCOPED_TRACE(time);
-    if (liar == 0) liar = peer_of(3);
+    if (liar == 0) liar = local_.peer_of(3);
     const uint32_t replica = local_.seats.at(liar).stage().seat.replica;
-    const uint8_t by = peer_of(replica == 0 ? 1 : 0);
+    const uint8_t by = local_.peer_of(replica == 0 ? 1 : 0);
     const size_t released = local_.world.messages<proto::ReleaseStage>(liar).size();
     refuse(by, replica);
     EXPECT_EQ(local_.world.messages<proto::ReleaseStage>(liar).size(), released + 1);
     refuse(by, replica);  // another one says so, too
-    const std::set<uint8_t> peers = asked();
+    const std::set<uint8_t> peers = local_.asked();
     EXPECT_EQ(peers.size(), time < 3 ? 5u : 4u) << local_.notices();
     EXPECT_EQ(peers.contains(liar), time < 3);
     if (time == 3) break;
@@ -354,14 +340,14 @@ TEST_F(RefusalTest, WhoseDifferencesAreRefusedIsLeftOutAndTheThirdTimeItIsOut) {
 
 TEST_F(RefusalTest, WhatIsNotFiniteIsSaid) {
   begin();
-  refuse(peer_of(0), 2, /*ratio=*/0);
+  refuse(local_.peer_of(0), 2, /*ratio=*/0);
   EXPECT_NE(local_.notices().find("is not finite: the others end their round"), std::string::npos)
       << local_.notices();
 }
 
 TEST_F(RefusalTest, WhoAloneRefusesThreeOthersIsOutItself) {
   begin();
-  const uint8_t accuser = peer_of(0);
+  const uint8_t accuser = local_.peer_of(0);
   for (int time = 1; time <= 3 && !HasFailure(); ++time) {
     SCOPED_TRACE(time);
     const uint32_t own = local_.seats.at(accuser).stage().seat.replica;
@@ -374,7 +360,7 @@ TEST_F(RefusalTest, WhoAloneRefusesThreeOthersIsOutItself) {
     const uint32_t replica = local_.seats.at(next).stage().seat.replica;
     ASSERT_NE(replica, own);
     refuse(accuser, replica);
-    const std::set<uint8_t> peers = asked();
+    const std::set<uint8_t> peers = local_.asked();
     EXPECT_EQ(peers.contains(accuser), time < 3);
     EXPECT_TRUE(peers.contains(next));
     if (time < 3) plan_again();
@@ -387,9 +373,9 @@ TEST_F(RefusalTest, TheStagesOfOneReplicaAreNotThreeOthers) {
   begin(9);
   for (int time = 1; time <= 2 && !HasFailure(); ++time) {
     SCOPED_TRACE(time);
-    refuse(peer_of(0), 1);
+    refuse(local_.peer_of(0), 1);
     EXPECT_EQ(local_.notices().find("alone refuses"), std::string::npos) << local_.notices();
-    EXPECT_EQ(asked().size(), 9u);
+    EXPECT_EQ(local_.asked().size(), 9u);
     if (time < 2) plan_again(/*plays=*/5);
   }
 }
@@ -411,7 +397,7 @@ TEST_F(RefusalTest, WhatThreeMadeOfTheSameSamplesIsTheFaultOfNone) {
     refuse(others.at(0), replica);
     if (time == 3) break;
     for (const size_t other : {1, 2}) refuse(others.at(other), replica);
-    EXPECT_TRUE(asked().contains(next));
+    EXPECT_TRUE(local_.asked().contains(next));
     plan_again(/*plays=*/5);
   }
   EXPECT_EQ(local_.world.states.at(1), JobState::Failed);
@@ -421,7 +407,7 @@ TEST_F(RefusalTest, WhatThreeMadeOfTheSameSamplesIsTheFaultOfNone) {
 
 TEST_F(RefusalTest, TwoStrangersDoNotEndAJob) {
   begin();
-  const std::vector<uint8_t> two = {peer_of(0), peer_of(1)};
+  const std::vector<uint8_t> two = {local_.peer_of(0), local_.peer_of(1)};
   for (int time = 1; time <= 3 && !HasFailure(); ++time) {
     SCOPED_TRACE(time);
     uint8_t next = 0;
@@ -431,7 +417,7 @@ TEST_F(RefusalTest, TwoStrangersDoNotEndAJob) {
     accused_.insert(next);
     const uint32_t replica = local_.seats.at(next).stage().seat.replica;
     for (const uint8_t peer : two) refuse(peer, replica);
-    EXPECT_FALSE(asked().empty());
+    EXPECT_FALSE(local_.asked().empty());
     if (time < 3) plan_again(/*plays=*/5);
   }
   EXPECT_LT(local_.world.states.at(1), JobState::Finished) << local_.reason();

@@ -95,6 +95,20 @@ class LocalWorld {
   void play(const std::function<bool()>& until) {
     for (int idle = 0; idle < 3 && !until() && !testing::Test::HasFailure();) idle = turn() ? 0 : idle + 1;
   }
+  uint8_t peer_of(uint32_t replica) const {
+    for (const auto& [peer, seat] : seats)
+      if (seat.stage().seat.replica == replica) return static_cast<uint8_t>(peer);
+    return 0;
+  }
+  // Until the run is planned anew; who may have a part in it.
+  std::set<uint8_t> asked() {
+    play([&] { return !world.plannings.empty(); });
+    std::set<uint8_t> peers;
+    if (world.plannings.empty()) return peers;
+    for (const Candidate& candidate : world.plannings.back().candidates)
+      peers.insert(candidate.peer.digest.bytes[0]);
+    return peers;
+  }
   void lose(uint8_t peer) {
     seats.erase(peer);
     world.step(Disconnected{peer, "reset by peer"});
