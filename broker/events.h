@@ -156,7 +156,7 @@ struct StartPlanning {
   uint32_t microbatch_size = 0;                     // of a run before, which it keeps; 0: none has run
   bool checkpoint_is_direct = false;                // peers alone have it
   bool may_follow = false;         // who lacks it may follow those that have it (replicas::ReplicaTerms)
-  std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms), which it keeps
+  replicas::ChosenTerms chosen{};  // by a plan of a run before, which it keeps
   uint32_t gentler = 0;            // than the planner's links would be (plan::Compression)
   // When only peers change: the plan before, whose stages stay as they are; stage s goes to
   // candidates[placed[s]].

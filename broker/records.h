@@ -120,7 +120,7 @@ struct StoredJob {
   uint64_t committed_step = 0;           // the last Step event's, also after the run went back; 0: none
   uint64_t evaluated_step = 0;           // the last Evaluation event's
   uint32_t microbatch_size = 0;          // of every run of it; 0: none was recorded
-  std::vector<uint64_t> shares{};        // of every run of it (replicas::ReplicaTerms)
+  replicas::ChosenTerms chosen{};        // of every run of it
 };
 struct StoredState {
   std::vector<PrincipalAdmitted> principals{};  // by tokens that are not revoked

@@ -177,7 +177,7 @@ StartPlanning Scheduler::planning_request(const Job& job, std::vector<Candidate>
                                                            return pool_.at(candidate.peer).may_give();
                                                          });
   request.microbatch_size = job.microbatch_size;
-  request.shares = job.shares;
+  request.chosen = job.chosen;
   request.gentler = job.gentler;
   return request;
 }

@@ -26,6 +26,10 @@ FetchedRecord fetched_record(std::optional<storage::OuterRecord> heading,
             "the job came from an earlier version of weft, which does not say what a record of its rounds "
             "begins with"};
   if (plans.empty()) return {{}, "the broker does not say who was to make which steps"};
+  // The model travelled before its broker chose what the job leaves open; shares stand in each round.
+  replicas::ReplicaTerms terms = plans.front().local.terms;
+  if (heading->sync.find("shares:") == std::string::npos) terms.shares.clear();
+  heading->sync = train::describe_sync(terms);
   heading->rounds = rounds_of(plans, steps);
   return {std::move(heading), {}};
 }

@@ -46,6 +46,7 @@ std::string steps_of(const plan::ReplicasPlan& plan) {
   return from == to ? from : from + " to " + to;
 }
 bool agrees(const plan::ReplicasPlan& plan) { return plan.replicas.size() > 1; }
+bool makes_rounds(const plan::ReplicasPlan& plan) { return agrees(plan) && plan.ranges.empty(); }
 
 std::set<uint32_t> counts_to_compare(const plan::ReplicasRequest& request, uint32_t chosen) {
   const uint32_t stages = request.pipeline.stages.value_or(1);
@@ -127,6 +128,8 @@ std::string json_replicas_comparison(const ReplicasShown& shown, const ReplicasC
          {"predicted_samples_per_second", row.samples_per_second},
          {"agreement_seconds", agrees(*row.plan) ? Json(seconds(row.plan->agreement)) : Json()},
          {"agreement_bytes", agrees(*row.plan) ? Json(bytes_of_agreement(*row.plan).value) : Json()},
+         {"every", makes_rounds(*row.plan) ? Json(row.plan->every) : Json()},
+         {"codec", agrees(*row.plan) ? Json(compress::name(row.plan->codec)) : Json()},
          {"planning_seconds", row.planning_seconds}});
   }
   const ReplicasOutcome* best = best_of(comparison);

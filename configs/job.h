@@ -98,8 +98,10 @@ struct PlacementTerms {
 
 // What the planner chooses of the replicas, by who is there.
 struct ReplicaChoice {
-  uint32_t count_max = 0;  // how many there are: from the job's count on; 0: just those
-  bool shares = false;     // of a round, where the job names none
+  uint32_t count_max = 0;                 // how many there are: from the job's count on; 0: just those
+  uint64_t every_max = 0;                 // steps of a round: from the job's `every` on; 0: just those
+  std::vector<compress::Codec> codecs{};  // one of these, the gentlest first; none: the job's
+  bool shares = false;                    // of a round, where the job names none
   // `optimizer_state: shared`, of replicas that add each step's gradients: a parameter's owner alone has the
   // optimizer's slots of it. Changes no bit.
   bool shares_slots = false;
@@ -175,6 +177,10 @@ struct Job : dag::TrainingTerms, dag::Borders, WhatIsTrained {
   // Whether a step may be made of samples that count for nothing in the loss, as far as this file tells.
   bool may_have_empty_steps() const;
   Job with_microbatch_size(uint32_t size) const;
+  bool leaves_rounds_open() const { return replica_choice.every_max > 0 || !replica_choice.codecs.empty(); }
+  // With what `sync` says, as {every: 30, codec: int4}, in place of what it leaves open. InvalidArgument
+  // where that is none of what it allows.
+  Result<Job> with_chosen_rounds(const std::string& sync) const;
   // The columns of the data that it names, each once.
   std::vector<std::string> columns() const;
 

@@ -32,10 +32,20 @@ constexpr JobKey kReplicas[] = {
      .otherwise = "step",
      .takes = "`step`, or a map with `every`"},
     {.path = "sync.every",
-     .meaning = "How many steps a replica makes alone before all agree. `step` is what `sync: step` is, with "
-                "room for a `codec`; the other keys here are then errors.",
+     .meaning =
+         "How many steps a replica makes alone before all agree. `step` is what `sync: step` is, with "
+         "room for a `codec`; the other keys here are then errors. With `min` and `max` the broker takes "
+         "the fewest with which replicas make at least 0.95 of the samples a second that they make with "
+         "`max`. It takes them when the job is planned first, keeps them, and says them; a job that "
+         "names them gets the same bytes. `weft local` takes `min`.",
      .example = "replicas: 2\nsync: {every: 100}",
-     .takes = "`step`, or a whole number from 1 to 1099511627776"},
+     .takes = "`step`, a whole number from 1 to 1099511627776, or a map with `min` and `max`"},
+    {.path = "sync.every.min",
+     .meaning = "The fewest steps of a round.",
+     .example = "replicas: 2\nsync: {every: {min: 10, max: 100}}"},
+    {.path = "sync.every.max",
+     .meaning = "The most steps of a round.",
+     .example = "replicas: 2\nsync: {every: {min: 10, max: 100}}"},
     {.path = "sync.shares",
      .meaning =
          "How many steps of a round each replica makes; the largest number is `every`. A replica on slower "
@@ -53,10 +63,12 @@ constexpr JobKey kReplicas[] = {
          "taken, each also as `int8z` where gradients are mostly zeros: they round by chance and leave "
          "nothing out, for nobody makes up later for what a single step lost. All replicas still update by "
          "the same bytes. But these depend on who computes what: on how many replicas there are, which "
-         "ranges each has, and who adds up which gradient. `weft local` computes without this codec.",
+         "ranges each has, and who adds up which gradient. `weft local` computes without this codec. With "
+         "`auto`, which is of local steps, the broker takes `topk:0.02:int4` where that makes 1.25 times the "
+         "samples a second of `int4`, and else `int4`, as it takes `every`; `weft local` takes `int4`.",
      .example = "replicas: 2\nsync: {every: 30, codec: \"topk:0.02:int4\"}",
      .otherwise = "dense",
-     .takes = "a codec, as `dense`, `int4` or `topk:0.02:int4`"},
+     .takes = "a codec, as `dense`, `int4` or `topk:0.02:int4`, or `auto`"},
     {.path = "sync.overlap",
      .meaning =
          "Whether an agreement travels while the next round is made, and is taken at that one's end: no "

@@ -50,10 +50,11 @@ void read_outer(MapReader& sync, Problems& problems, replicas::OuterSpec& outer)
 // How many steps of a round each replica makes.
 void read_shares(MapReader& sync, const Node& node, Job& job) {
   const replicas::ReplicaTerms& terms = job.replicas;
-  if (terms.every > replicas::kShareMax)
+  const uint64_t every = std::max(terms.every, job.replica_choice.every_max);
+  if (every > replicas::kShareMax)
     return sync.problem(node.where, "`sync.shares` is for rounds of at most " +
                                         std::to_string(replicas::kShareMax) + " steps, and `sync.every` is " +
-                                        std::to_string(terms.every));
+                                        std::to_string(every));
   if (node.kind == Node::Kind::Scalar) {
     if (node.text == "auto")
       job.replica_choice.shares = true;
@@ -65,6 +66,10 @@ void read_shares(MapReader& sync, const Node& node, Job& job) {
     return sync.problem(node.where,
                         "`sync.shares` names the replicas' shares one by one, and `replicas` leaves open how "
                         "many there are; say shares: auto");
+  if (job.replica_choice.every_max > 0)
+    return sync.problem(node.where,
+                        "`sync.shares` names steps of a round, and `sync.every` leaves open how many it has; "
+                        "say shares: auto");
   std::vector<uint64_t> shares;
   shares.reserve(node.items.size());
   for (const Node& item : node.items)
@@ -98,10 +103,23 @@ void read_overlap(MapReader& sync, Job& job) {
         sync.parse_count(*settle, "settle_every", 2, replicas::kSettleEveryMax).value_or(kSettleEveryDefault);
 }
 
+// Of these the planner takes one with `codec: auto`; without a planner it is the first. Each owes what it
+// leaves out, so that a checkpoint has the same tensors with either.
+constexpr const char* kCodecsOfAuto[] = {"int4", "topk:0.02:int4"};
+
 void read_codec(MapReader& sync, bool each_step, Job& job) {
   const Node* codec = sync.take("codec");
   const auto text = codec ? sync.parse_text(*codec, "codec") : std::nullopt;
   if (!text) return;
+  if (*text == "auto") {
+    if (each_step)
+      return sync.problem(codec->where,
+                          "`sync.codec: auto` is of replicas that make local steps, and `sync.every` is "
+                          "`step`; name a codec, as int8");
+    for (const char* name : kCodecsOfAuto) job.replica_choice.codecs.push_back(compress::parse(name).value());
+    job.replicas.codec = job.replica_choice.codecs.front();
+    return;
+  }
   const auto parsed = compress::parse(*text);
   Status usable = parsed ? Status{} : fail(parsed.error());
   // `weft local` computes all ranges by itself, and has nothing to encode.
@@ -122,6 +140,25 @@ void refuse_local_keys(MapReader& sync) {
 
 bool is_step(const Node& node) { return node.kind == Node::Kind::Scalar && node.text == "step"; }
 
+// A number of steps, or between which numbers it is chosen.
+void read_every(MapReader& sync, const Node& node, Problems& problems, Job& job) {
+  if (node.kind != Node::Kind::Map) {
+    job.replicas.every = sync.parse_count(node, "every", 1, kStepsMax).value_or(1);
+    return;
+  }
+  MapReader range(node, "sync.every", problems);
+  const auto number = [&](const char* key, const char* hint) {
+    const Node* given = range.require(key, hint);
+    return given != nullptr ? range.parse_count(*given, key, 1, kStepsMax).value_or(1) : 1;
+  };
+  job.replicas.every = number("min", "the least number of steps of a round, as 10");
+  job.replica_choice.every_max = number("max", "the largest number of steps of a round, as 100");
+  range.finish();
+  if (job.replica_choice.every_max < job.replicas.every && problems.empty())
+    sync.problem(node.where, "`sync.every.max` is " + std::to_string(job.replica_choice.every_max) +
+                                 ", and `sync.every.min` " + std::to_string(job.replicas.every));
+}
+
 void read_sync(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("sync");
   if (!node || is_step(*node)) return;
@@ -130,8 +167,7 @@ void read_sync(MapReader& root, Problems& problems, Job& job) {
   MapReader reader(*node, "sync", problems);
   const Node* every = reader.require("every", "after how many steps of its own a replica meets the others");
   const bool each_step = every != nullptr && is_step(*every);
-  if (every != nullptr && !each_step)
-    job.replicas.every = reader.parse_count(*every, "every", 1, kStepsMax).value_or(1);
+  if (every != nullptr && !each_step) read_every(reader, *every, problems, job);
   read_codec(reader, each_step, job);
   if (each_step) {
     refuse_local_keys(reader);
@@ -201,6 +237,34 @@ void read_replicas(MapReader& root, Problems& problems, Job& job) {
   read_sync(root, problems, job);
   read_ranges(root, count, job);
   read_optimizer_state(root, job);
+}
+
+Result<Job> Job::with_chosen_rounds(const std::string& sync) const {
+  WEFT_TRY(const Node tree, parse_yaml("sync: " + sync, "the record"));
+  Job said;
+  said.replicas.count = replicas.count;  // as many shares are said
+  Problems problems;
+  MapReader root(tree, "", problems);
+  read_sync(root, problems, said);
+  if (!problems.empty()) return fail(problems.error());
+  Job chosen = *this;
+  const auto refuse = [&](const std::string& what) {
+    return fail(error(ErrorCode::InvalidArgument, "sync", "the record is of " + what));
+  };
+  if (replica_choice.every_max > 0) {
+    if (said.replicas.every < replicas.every || said.replicas.every > replica_choice.every_max)
+      return refuse("rounds of " + std::to_string(said.replicas.every) + " steps, and the job allows " +
+                    std::to_string(replicas.every) + " to " + std::to_string(replica_choice.every_max));
+    chosen.replicas.every = said.replicas.every;
+    chosen.replica_choice.every_max = 0;
+  }
+  if (const auto& codecs = replica_choice.codecs; !codecs.empty()) {
+    if (std::find(codecs.begin(), codecs.end(), said.replicas.codec) == codecs.end())
+      return refuse("the codec " + compress::name(said.replicas.codec) + ", which `auto` does not take");
+    chosen.replicas.codec = said.replicas.codec;
+    chosen.replica_choice.codecs.clear();
+  }
+  return chosen;
 }
 
 }  // namespace weft::configs

@@ -48,8 +48,8 @@ std::string describe_overlap(const ReplicasRequest& request, const ReplicasPlan&
 }
 
 // " as int8"; nothing of what travels as it is.
-std::string describe_codec(const ReplicasRequest& request) {
-  return request.codec.kind == compress::Kind::Dense ? "" : " as " + compress::name(request.codec);
+std::string describe_codec(const ReplicasPlan& plan) {
+  return plan.codec.kind == compress::Kind::Dense ? "" : " as " + compress::name(plan.codec);
 }
 
 std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
@@ -59,7 +59,7 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
   for (const AgreedWeight& weight : plan.agreed) bytes += weight.bytes;
   std::string text = number_of(plan.replicas.size(), "replica") + " over " + number_of(seats, "peer") + ": ";
   if (!plan.ranges.empty())
-    return text + "each step's gradients, " + show(bytes) + describe_codec(request) + ", are added up in " +
+    return text + "each step's gradients, " + show(bytes) + describe_codec(plan) + ", are added up in " +
            show(plan.agreement) +
            (plan.shares_slots ? "; the optimizer's slots of a parameter lie with its owner alone" : "");
   if (const auto times = over_one_pipeline(request, plan)) {
@@ -67,8 +67,9 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
     std::snprintf(number, sizeof number, "%.1f", *times);
     text += std::string(number) + " times one pipeline; ";
   }
-  return text + "an agreement of " + show(bytes) + " every " + number_of(request.every, "step") + " takes " +
-         show(plan.agreement) + describe_overlap(request, plan) + describe_shares(plan);
+  return text + "an agreement of " + show(bytes) + (request.codecs.empty() ? "" : describe_codec(plan)) +
+         " every " + number_of(plan.every, "step") + " takes " + show(plan.agreement) +
+         describe_overlap(request, plan) + describe_shares(plan);
 }
 
 std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, size_t replica) {

@@ -5,15 +5,15 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "dag/state.h"
+#include "plan/agreed_weights.h"
 #include "plan/agreement.h"
 #include "plan/explain_replicas.h"
 #include "plan/groupings.h"
 #include "plan/kinds.h"
+#include "plan/local_rounds.h"
 #include "plan/owners.h"
 #include "plan/pipeline.h"
 #include "plan/places.h"
@@ -31,43 +31,15 @@ constexpr size_t kExactMax = 16;  // replicas that add gradients: more than that
 constexpr uint32_t kSumsHeld = 2;
 constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
 
-// As it travels. Where gradients are added up, those that a codec makes no shorter are dense
-// (replicas::gradient_codec).
-Bytes bytes_agreed(const ReplicasRequest& request, const dag::TensorSpec& spec) {
-  const auto count = static_cast<size_t>(spec.element_count());
-  if (request.codec.kind == compress::Kind::Dense || count > compress::kMaxCount) return spec.bytes();
-  const Bytes coded{static_cast<int64_t>(compress::wire_bytes(request.codec, count))};
-  return request.ranges > 0 ? std::min(coded, spec.bytes()) : coded;
-}
-
-// What the replicas agree about, by number; nobody has been dealt any of it.
-std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request) {
-  const dag::Graph& graph = *request.pipeline.graph;
-  const dag::BesideParameter slots{.slots = request.pipeline.optimizer_slots,
-                                   .type = request.pipeline.slot_type};
-  std::map<std::string_view, int64_t> slots_of;
-  for (const dag::GraphOutput& output : graph.outputs())
-    if (output.role == dag::OutputRole::Gradient)
-      slots_of[output.name] = bytes_beside(graph.spec(output.value), slots);
-  std::vector<AgreedWeight> weights;
-  for (const dag::StateKey& key : dag::trained_state(graph, {})) {
-    if (!is_weight(key.slot)) continue;
-    const dag::TensorSpec& spec = graph.spec(graph.find_initializer(key.name)->value);
-    const bool dense = key.slot == dag::StateSlot::RunningStatistic;
-    weights.push_back({.name = key.name,
-                       .bytes = dense ? spec.bytes() : bytes_agreed(request, spec),
-                       .slots = {key.slot == dag::StateSlot::Value ? slots_of[key.name] : 0}});
-  }
-  return weights;
-}
-
 class ReplicasSearch {
  public:
   explicit ReplicasSearch(const ReplicasRequest& request)
       : request_(request),
         cluster_(request.pipeline.cluster),
         least_(request.pipeline.stages.value_or(1)),
-        weights_(agreed_weights(request)) {}
+        codecs_(request.codecs.empty() ? std::vector{request.codec} : request.codecs) {
+    for (const compress::Codec& codec : codecs_) weights_.push_back(agreed_weights(request, codec));
+  }
 
   Result<ReplicasPlan> run() {
     speeds_ = speeds_of(request_.pipeline);
@@ -84,8 +56,9 @@ class ReplicasSearch {
   struct Found {
     std::vector<const Plan*> plans;
     std::vector<AgreedLoad> loads;
-    std::vector<uint64_t> shares;  // by replica
-    std::vector<uint32_t> ranges;  // likewise
+    std::vector<uint32_t> ranges;  // by replica, of those that add gradients
+    LocalRounds rounds;            // of the others
+    size_t codec = 0;              // of codecs_
     std::vector<uint32_t> followers;
     double agreement = 0;  // seconds
     double step = 0;       // of the run: seconds for one of all replicas' steps
@@ -205,7 +178,7 @@ class ReplicasSearch {
     for (uint32_t device = 0; device < cluster_.devices().size(); ++device)
       if (are_there({device}, request_.before)) givers.push_back(device);
     double bytes = 0;  // weights, their momentum, the optimizer's slots
-    for (const AgreedWeight& weight : weights_) {
+    for (const AgreedWeight& weight : weights_.front()) {
       const dag::Graph& graph = *request_.pipeline.graph;
       const dag::TensorSpec& spec = graph.spec(graph.find_initializer(weight.name)->value);
       bytes += static_cast<double>(2 * spec.bytes().value + request_.pipeline.beside().bytes(spec));
@@ -246,11 +219,14 @@ class ReplicasSearch {
       found.seats += plan->stages.size();
     }
     if (!keeps_owners_apart(found)) return true;
-    deal_shares(found);
-    if ((!adds_gradients() || count_ > 1) && !deal(found)) return slots_among == 1;
+    if (!adds_gradients()) {
+      choose_terms(found);
+    } else {
+      if (count_ > 1 && !deal(found)) return slots_among == 1;
+      found.step = slowest_step(found) + found.agreement;
+    }
     found.equal_bits = is_of_one_kind(found);
     if (!found.ranges.empty() && !found.equal_bits) return true;
-    found.step = seconds_a_step(found);
     take(found.equal_bits ? best_equal_ : best_mixed_, std::move(found));
     return true;
   }
@@ -294,6 +270,7 @@ class ReplicasSearch {
   bool adds_gradients() const { return request_.ranges > 0; }
   bool shares_slots() const { return request_.shares_slots && adds_gradients() && count_ > 1; }
 
+  static double slowest_step(const Found& found) { return std::ranges::max(step_seconds_of(found.plans)); }
   // By speed, at least one to each: the next to whoever is done with one more first.
   std::vector<uint32_t> deal_ranges(const Groups& groups) const {
     std::vector<double> speeds;
@@ -314,52 +291,47 @@ class ReplicasSearch {
     return ranges;
   }
 
-  // By speed, or as they are given, the largest to the fastest.
-  void deal_shares(Found& found) const {
-    const auto faster = [](const Plan* a, const Plan* b) { return a->predicted_step < b->predicted_step; };
-    if (!request_.shares.empty()) {
-      std::vector<uint32_t> order(request_.shares.size());
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(),
-                       [&](uint32_t a, uint32_t b) { return request_.shares[a] > request_.shares[b]; });
-      std::vector<const Plan*> plans = found.plans;
-      std::stable_sort(plans.begin(), plans.end(), faster);
-      for (size_t rank = 0; rank < order.size(); ++rank) found.plans[order[rank]] = plans[rank];
-      found.shares = request_.shares;
-    } else if (request_.by_speed) {
-      const double fastest =
-          seconds((*std::min_element(found.plans.begin(), found.plans.end(), faster))->predicted_step);
-      // A machine that is slower yet holds the others up.
-      const uint64_t least = (request_.every + request_.share_ratio_max - 1) / request_.share_ratio_max;
-      for (const Plan* plan : found.plans) {
-        const double pace = std::min(1.0, fastest / std::max(1e-12, seconds(plan->predicted_step)));
-        const auto share = static_cast<uint64_t>(pace * static_cast<double>(request_.every) + 1e-6);
-        found.shares.push_back(std::max(least, share));
-      }
+  static std::vector<double> step_seconds_of(const std::vector<const Plan*>& plans) {
+    std::vector<double> steps;
+    for (const Plan* plan : plans) steps.push_back(seconds(plan->predicted_step));
+    return steps;
+  }
+  void take_given_shares(Found& found) const {
+    if (request_.shares.empty()) return;
+    const std::vector<const Plan*> plans = found.plans;
+    const auto which = fastest_to_largest(step_seconds_of(plans), request_.shares);
+    for (size_t replica = 0; replica < which.size(); ++replica) found.plans[replica] = plans[which[replica]];
+  }
+  LocalRounds rounds_of(const Found& found, uint64_t every) const {
+    LocalRounds rounds{.step_seconds = step_seconds_of(found.plans),
+                       .every = every,
+                       .shares = request_.shares,
+                       .settle_every = request_.settle_every,
+                       .agreement = found.agreement};
+    if (request_.shares.empty() && request_.by_speed)
+      rounds.shares = shares_by_speed(rounds.step_seconds, every, request_.share_ratio_max);
+    return rounds;
+  }
+  // The gentlest codec and the shortest rounds, but for what others are faster by: of codecs where rounds are
+  // as long as they may be.
+  void choose_terms(Found& found) const {
+    take_given_shares(found);
+    const uint64_t most = std::max(request_.every, request_.every_max);
+    std::optional<double> least;
+    for (size_t codec = 0; codec < codecs_.size(); ++codec) {
+      Found other = found;
+      other.codec = codec;
+      deal(other);
+      const double step = rounds_of(other, most).seconds_a_step();
+      if (least && step > kWorthCoarser * *least) continue;
+      least = step;
+      found = std::move(other);
     }
-  }
-  uint64_t share(const Found& found, size_t replica) const {
-    return found.shares.empty() ? request_.every : found.shares[replica];
-  }
-  // In which the slowest makes its steps.
-  double seconds_a_round(const Found& found) const {
-    double slowest = 0;
-    for (size_t replica = 0; replica < found.plans.size(); ++replica) {
-      const auto own = adds_gradients() ? 1.0 : static_cast<double>(share(found, replica));
-      slowest = std::max(slowest, own * seconds(found.plans[replica]->predicted_step));
+    for (const uint64_t every : round_lengths(request_.every, most)) {
+      found.rounds = rounds_of(found, every);
+      found.step = found.rounds.seconds_a_step();
+      if (kWorthLongerRounds * found.step <= *least) break;
     }
-    return slowest;
-  }
-  double seconds_a_step(const Found& found) const {
-    const double round = seconds_a_round(found);
-    if (adds_gradients()) return round + found.agreement;
-    double steps = 0;
-    for (size_t replica = 0; replica < found.plans.size(); ++replica)
-      steps += static_cast<double>(share(found, replica));
-    // Those that overlap take as long as what takes longer; the last one of so many is waited for.
-    const auto rounds = static_cast<double>(request_.settle_every);
-    const double hidden = (rounds - 1) * std::max(round, found.agreement);
-    return (hidden + round + found.agreement) / (rounds * steps);
   }
 
   std::vector<uint32_t> stages_with(const AgreedWeight& weight, const Found& found) const {
@@ -372,7 +344,8 @@ class ReplicasSearch {
   }
   // False: an owner has no room for what it keeps.
   bool deal(Found& found) const {
-    for (const AgreedWeight& weight : weights_) {
+    found.loads.clear();
+    for (const AgreedWeight& weight : weights_[found.codec]) {
       AgreedLoad& load = found.loads.emplace_back();
       load.bytes = weight.bytes;
       load.kept = weight.slots;
@@ -418,21 +391,23 @@ class ReplicasSearch {
   ReplicasPlan answer(const Found& found) {
     ReplicasPlan answer;
     for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
-    answer.shares = found.shares;
+    answer.every = found.rounds.every;
+    answer.codec = codecs_[found.codec];
+    answer.shares = found.rounds.shares;
     answer.ranges = found.ranges;
     answer.followers = found.followers;
     if (adds_gradients() && found.ranges.empty()) return as_pipeline(answer.replicas.front());
     answer.shares_slots = request_.shares_slots && !found.ranges.empty();
     if (answer.shares_slots)
       SharedSlots(request_.pipeline, found.slots_among, found.plans).settle(found.loads, answer.replicas);
-    answer.agreed = weights_;
-    for (size_t i = 0; i < weights_.size(); ++i) {
+    answer.agreed = weights_[found.codec];
+    for (size_t i = 0; i < answer.agreed.size(); ++i) {
       answer.agreed[i].owner = found.loads[i].owner;
-      answer.agreed[i].stages = stages_with(weights_[i], found);
+      answer.agreed[i].stages = stages_with(answer.agreed[i], found);
     }
     const auto duration = [](double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); };
     answer.agreement = duration(found.agreement);
-    answer.round = duration(seconds_a_round(found));
+    answer.round = duration(adds_gradients() ? slowest_step(found) : found.rounds.seconds_a_round());
     answer.predicted_step = duration(found.step * static_cast<double>(answer.steps_at_once()));
     answer.explanation = explain_replicas(request_, answer);
     return answer;
@@ -440,8 +415,9 @@ class ReplicasSearch {
 
   const ReplicasRequest& request_;
   const ClusterView& cluster_;
-  const uint32_t least_;  // devices of a replica
-  const std::vector<AgreedWeight> weights_;
+  const uint32_t least_;                            // devices of a replica
+  const std::vector<compress::Codec> codecs_;       // one of which is chosen
+  std::vector<std::vector<AgreedWeight>> weights_;  // by codec
   std::vector<double> speeds_;
   ModelCache models_;
   // By devices, ranges of a step, and replicas that have slots.
@@ -455,7 +431,9 @@ class ReplicasSearch {
 
 Status check(const ReplicasRequest& request) {
   const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
-  if (request.count < 1 || request.every < 1 || (request.count_max > 0 && request.count_max < request.count))
+  if (request.count < 1 || request.every < 1 ||
+      (request.count_max > 0 && request.count_max < request.count) ||
+      (request.every_max > 0 && request.every_max < request.every))
     return bad("replicas need a number, and rounds steps");
   if (!request.shares.empty() && request.shares.size() != request.count)
     return bad("shares of " + std::to_string(request.shares.size()) + " replicas, and there are " +

@@ -19,8 +19,14 @@ struct ReplicasRequest {
   uint32_t count = 1;
   // The planner chooses how many there are, from `count` on up to this; 0: just `count`.
   uint32_t count_max = 0;
-  uint64_t every = 1;       // steps that each makes alone before all agree
+  // Steps that each makes alone before all agree; with `every_max` the least and the most of them, and the
+  // planner takes the least that is nearly as fast as the most.
+  uint64_t every = 1;
+  uint64_t every_max = 0;
   compress::Codec codec{};  // of what they tell each other
+  // Of local steps, the gentlest first: the planner takes one of these instead, a later one where it is
+  // enough faster (kWorthCoarser).
+  std::vector<compress::Codec> codecs{};
   // By replica: of these, how many it makes (replicas::ReplicaTerms); empty: all of them.
   std::vector<uint64_t> shares{};
   // An agreement travels while the next round is made, but for every so many of them; 1: none does.
@@ -54,6 +60,8 @@ struct AgreedWeight {
 struct ReplicasPlan {
   std::vector<Plan> replicas{};        // their devices are the request's
   std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state
+  uint64_t every = 1;                  // of local steps: the request's, or as it was chosen
+  compress::Codec codec{};             // likewise
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
   std::vector<uint32_t> ranges{};      // of replicas that add gradients, by replica; empty: one pipeline
   bool shares_slots = false;           // of these: slots lie with owners alone

@@ -12,6 +12,7 @@
 #include "dag/loss.h"
 #include "plan/cluster.h"
 #include "proto/messages.h"
+#include "replicas/chosen_terms.h"
 
 namespace weft::proto {
 
@@ -35,7 +36,7 @@ struct PlanQuestion {
   JobNumber job = 0;
   PlanVersion plan_version = 0;
   uint32_t microbatch_size = 0;    // of a run before; 0: none has run
-  std::vector<uint64_t> shares{};  // of a run before (replicas::ReplicaTerms)
+  replicas::ChosenTerms chosen{};  // by a plan of a run before
   uint32_t gentler = 0;
   bool is_first = false;  // it was never planned before
   bool has_checkpoint = false;

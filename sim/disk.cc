@@ -46,6 +46,7 @@ void SimStore::apply(const broker::Record& record) {
           [&](const broker::RunStarted& r) {
             state_.jobs[r.job].run = r;
             state_.jobs[r.job].microbatch_size = r.plan->training.microbatch_size;
+            state_.jobs[r.job].chosen = broker::chosen_by(*r.plan);
             state_.jobs[r.job].script.clear();
           },
           [&](const broker::CommandIssued& r) {

@@ -39,9 +39,10 @@ struct JobSpec {
   uint32_t replicas = 1, replicas_max = 0;
   bool has_shares = false;  // of a round, where not all make as many steps
   struct Agreement {
-    bool is_lossy = false;      // what they tell each other
-    bool averages = false;      // their outer rule; else it has a momentum
-    uint64_t settle_every = 1;  // rounds; more than 1: they overlap
+    bool is_lossy = false;           // what they tell each other
+    bool averages = false;           // their outer rule; else it has a momentum
+    uint64_t settle_every = 1;       // rounds; more than 1: they overlap
+    bool leaves_every_open = false;  // the first plan chooses it
   } agreement{};
 
   // Of replicas that add each step's gradients: at most so many, in as many ranges; 1: one pipeline.

@@ -151,15 +151,21 @@ Result<std::vector<JobSpec>> deal(const JobSpec& job, size_t candidates, Draw& d
   return dealt;
 }
 
+// Of a job that leaves it open each plan would take others, but for what the first one chose.
+uint64_t every_of(const JobSpec& job, const broker::StartPlanning& request) {
+  if (!job.agreement.leaves_every_open) return job.every;
+  return request.chosen.every > 0 ? request.chosen.every : 1 + (job.every + request.plan_version) % 6;
+}
+
 std::vector<uint64_t> shares_of(const JobSpec& job, const broker::StartPlanning& request, uint32_t count) {
   if (!job.has_shares) return {};
-  if (job.replicas_max == 0 && request.shares.size() == count) return request.shares;
+  if (job.replicas_max == 0 && request.chosen.shares.size() == count) return request.chosen.shares;
   Draw draw(job.seed, count);
+  const uint64_t every = every_of(job, request);
   std::vector<uint64_t> shares;
   for (uint32_t replica = 0; replica < count; ++replica)
-    shares.push_back(
-        draw.between((job.every + replicas::kShareRatioMax - 1) / replicas::kShareRatioMax, job.every));
-  shares[draw.below(count)] = job.every;
+    shares.push_back(draw.between((every + replicas::kShareRatioMax - 1) / replicas::kShareRatioMax, every));
+  shares[draw.below(count)] = every;
   return shares;
 }
 
@@ -237,6 +243,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_replicas(const JobSpec& j
   plan.shares = shares_of(job, request, static_cast<uint32_t>(dealt.size()));
   replicas::LocalSteps local{.terms = replica_terms_of(job), .steps = job.steps};
   local.terms.count = static_cast<uint32_t>(dealt.size());
+  local.terms.every = every_of(job, request);
   local.terms.shares = plan.shares;
   local.terms.followers = plan.followers;
   const auto graphs = graphs_of(dealt.front());

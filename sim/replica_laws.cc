@@ -148,6 +148,9 @@ ReplicaLaws::Complaint ReplicaLaws::on_loaded(const proto::AssignStage& assignme
 ReplicaLaws::Complaint ReplicaLaws::on_run(const broker::PlannedRun& plan, proto::PlanVersion version) {
   if (plans_.empty() || plan.local_steps != plans_.back().local)
     return "a run begins of another plan than its event says";
+  if (running_ && running_->terms.every != plan.local_steps->terms.every)
+    return "a run goes on by rounds of " + number(plan.local_steps->terms.every) + " steps, and had " +
+           number(running_->terms.every);
   if (running_ && running_->terms.count < plan.local_steps->terms.count) ++counts_.grown;
   if (running_ && running_->terms.count > plan.local_steps->terms.count) ++counts_.shrunk;
   if (!plans_.back().inherited.is_whole()) ++counts_.inherited;

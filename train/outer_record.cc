@@ -56,7 +56,12 @@ storage::OuterRecord record_of(const configs::Job& job, std::string graph_hash) 
 
 storage::OuterRecord record_of(const configs::Job& job, const std::vector<replicas::Begun>& plans,
                                uint64_t made) {
-  storage::OuterRecord record = record_of(job, std::string());
+  configs::Job with = job;
+  if (!plans.empty()) {
+    with.replicas.every = plans.front().local.terms.every;
+    with.replicas.codec = plans.front().local.terms.codec;
+  }
+  storage::OuterRecord record = record_of(with, std::string());
   record.rounds = rounds_of(plans, made);
   return record;
 }

@@ -7,6 +7,7 @@
 
 #include "dag/fresh_statistics.h"
 #include "dag/state.h"
+#include "plan/local_rounds.h"
 #include "train/prepare.h"
 #include "train/replica_warnings.h"
 
@@ -117,7 +118,9 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .count = job.replicas.count,
                                .count_max = job.replica_choice.count_max,
                                .every = job.replicas.every,
+                               .every_max = job.replica_choice.every_max,
                                .codec = job.replicas.codec,
+                               .codecs = job.replica_choice.codecs,
                                .shares = job.replicas.shares,
                                .settle_every = job.replicas.settle_every,
                                .by_speed = job.replica_choice.shares,
@@ -174,8 +177,6 @@ std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& tr
                                    const plan::PlanRequest& pipeline, const plan::Plan& plan) {
   constexpr size_t kReplicasTried = 8;
   constexpr double kWorthSaying = 1.5;
-  // What is not sent at once costs learning: only for so many times the speed.
-  constexpr double kWorthLeavingOut = 1.25;
   const auto count = static_cast<uint32_t>(std::min(kReplicasTried, pipeline.cluster.devices().size()));
   if (job.task != configs::Task::Train || job.replicas != replicas::ReplicaTerms{} || job.may_grow() ||
       count < 2 || !job.placement.pins.empty())
@@ -184,7 +185,7 @@ std::string describe_replicas_gain(const configs::Job& job, const dag::Graph& tr
   double gain = 0;
   for (const Exchange& exchange : kExchanges) {
     const auto of = gain_of(job, training, pipeline, plan, count, exchange);
-    if (!of || (best != nullptr && *of < kWorthLeavingOut * gain)) continue;
+    if (!of || (best != nullptr && *of * plan::kWorthCoarser < gain)) continue;
     best = &exchange;
     gain = *of;
   }

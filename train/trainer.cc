@@ -121,6 +121,10 @@ class Run {
   }
 
   Status open() {
+    if (!options_.replay.empty() && job_.leaves_rounds_open()) {
+      WEFT_TRY(const auto replayed, storage::read_outer_record(options_.replay));
+      WEFT_TRY(job_, job_.with_chosen_rounds(replayed.sync));
+    }
     WEFT_TRY(dataset_, data::open_dataset(*job_.train));
     if (job_.test) {
       WEFT_TRY(test_, data::open_dataset(*job_.test));

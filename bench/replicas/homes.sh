@@ -1,7 +1,8 @@
 # Homes behind emulated lines of one rate, whose devices compute nothing: for the scripts here that source it, after
 # tests/e2e/cluster.sh. WIDTH (512), LAYERS (4) and LENGTH (192) are of the model, DEVICE (null:gtx1080ti/16) says how fast
-# a home is, BATCH (16) and EVERY (30) are of the job.
-device=${DEVICE:-null:gtx1080ti/16} batch=${BATCH:-16} every=${EVERY:-30}
+# a home is, BATCH (16) and EVERY (30) are of the job. SITE (1): so many homes are at one place, 1 ms and 1 Gbit/s from each
+# other, each with a line of its own to the others.
+device=${DEVICE:-null:gtx1080ti/16} batch=${BATCH:-16} every=${EVERY:-30} site=${SITE:-1}
 
 # The job that they train, job.yaml, with its model and data.
 made_home_job() {
@@ -13,22 +14,26 @@ YAML
   "${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" "${WIDTH:-512}" "${LAYERS:-4}" "${LENGTH:-192}" "$work/model.onnx"
   made_text $((${LENGTH:-192} * 4000)) >"$work/corpus.txt"
 }
-# made_home_lines HOMES RATE: each has a line of that rate both ways, and 40 ms to any other.
+# made_home_lines HOMES RATE: 40 ms between two places; each home has a line of that rate both ways, or, where several are at one
+# place, the ways between two places have it.
 made_home_lines() {
-  local i j
+  local i j rate=$2 line=$2
+  [ "$site" -eq 1 ] && rate=1Gbit || line=1Gbit
   { echo "devices:"
-    for ((i = 0; i < $1; ++i)); do echo "  - {name: home$i, type: gtx1080ti, region: r$i, uplink: $2, downlink: $2}"; done
+    for ((i = 0; i < $1; ++i)); do
+      echo "  - {name: home$i, type: gtx1080ti, region: r$((i / site)), uplink: $line, downlink: $line}"
+    done
     echo "regions:"
     echo "  within: {round_trip_ms: 1, bandwidth: 1Gbit}"
     echo "  between:"
-    for ((i = 0; i < $1; ++i)); do
-      for ((j = i + 1; j < $1; ++j)); do echo "    - {from: r$i, to: r$j, round_trip_ms: 40, bandwidth: 1Gbit}"; done
+    for ((i = 0; i * site < $1; ++i)); do
+      for ((j = i + 1; j * site < $1; ++j)); do echo "    - {from: r$i, to: r$j, round_trip_ms: 40, bandwidth: $rate}"; done
     done
   } >"$work/lines.yaml"
 }
 # join_home I [DEVICE]
 join_home() {
-  start_peer "home$1" --device "${2:-$device}" --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$1" --as "home$1"
+  start_peer "home$1" --device "${2:-$device}" --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region "r$(($1 / site))" --as "home$1"
 }
 # submit_home_job [ARGS]
 submit_home_job() {

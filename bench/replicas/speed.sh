@@ -5,9 +5,10 @@
 #   bench/replicas/speed.sh [RATE...]      8Mbit 20Mbit 100Mbit
 # HOMES (6) peers; DEVICE (null:gtx1080ti/16), WIDTH (512), LAYERS (4), LENGTH (192) and BATCH (16) say what a step takes:
 # 0.12 s on one. SLOW (0): so many of the homes have SLOW_DEVICE (null:gtx1080ti/48), and replicas run once more with shares
-# of a round by speed. CODEC (topk:0.02:int4) of what they tell each other; OVERLAP (0): they run once more with rounds that
-# overlap, and all have the same weights every so many of them. SECONDS_EACH (60): how long each is watched once it runs. A rate
-# takes 3 minutes.
+# of a round by speed. SITE (1) of them are at one place (homes.sh): a replica is one place, in as many stages. CODEC
+# (topk:0.02:int4) of what they tell each other; OVERLAP (0): they run once more with rounds that overlap, and all have the same
+# weights every so many of them. SECONDS_EACH (60): how long each is watched once it runs. A rate takes 4 minutes.
+# First one place alone trains, the last; of-sum: of so many times what it reaches (where some are slow, of what nobody reaches).
 rates=("${@:-8Mbit}"); [ $# -gt 0 ] || rates=(8Mbit 20Mbit 100Mbit)
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 source bench/replicas/homes.sh
@@ -25,26 +26,31 @@ samples_a_second() {
   watch_samples "$each"
 }
 
-printf '%-9s %-9s %10s %10s %7s  %s\n' line as samples/s predicted times plan
+printf '%-9s %-9s %10s %10s %7s %7s  %s\n' line as samples/s predicted times of-sum plan
 for rate in "${rates[@]}"; do
   made_home_lines "$homes" "$rate"
-  best=
-  for as in best replicas $([ "$slow" -eq 0 ] || echo shares) $([ "$overlap" -eq 0 ] || echo overlap); do
+  best= sum=
+  for as in alone best replicas $([ "$slow" -eq 0 ] || echo shares) $([ "$overlap" -eq 0 ] || echo overlap); do
     start_broker
-    for ((i = 0; i < homes; ++i)); do
+    there=$homes
+    [ "$as" != alone ] || there=$site
+    for ((i = homes - there; i < homes; ++i)); do
       join_home "$i" "$([ "$i" -ge "$slow" ] || echo "$slow_device")"
     done
-    for ((i = 0; i < homes; ++i)); do wait_for_log "$work/home$i.log" 'info joined'; done
-    if [ "$as" = best ]; then
-      samples_a_second --set compression.policy=auto
-      best=$RATE
-    else
-      more=
-      [ "$as" != shares ] || more=', shares: auto'
-      [ "$as" != overlap ] || more=", overlap: true, settle_every: $overlap"
-      samples_a_second --set "replicas=$homes" --set "sync={every: $every, codec: '$codec'$more}"
-    fi
-    printf '%-9s %-9s %10s %10.1f %7s  %s\n' "$rate" "$as" "$RATE" "$PREDICTED" "$(awk -v a="$RATE" -v b="$best" 'BEGIN { printf "%.2f", a / b }')" "$PLAN"
+    for ((i = homes - there; i < homes; ++i)); do wait_for_log "$work/home$i.log" 'info joined'; done
+    case $as in
+      alone) samples_a_second --set "placement.stages=$site"
+             sum=$(awk -v a="$RATE" -v n=$((homes / site)) 'BEGIN { print a * n }') ;;
+      best) samples_a_second --set compression.policy=auto
+            best=$RATE ;;
+      *) more=
+         [ "$as" != shares ] || more=', shares: auto'
+         [ "$as" != overlap ] || more=", overlap: true, settle_every: $overlap"
+         samples_a_second --set "replicas=$((homes / site))" --set "placement.stages=$site" --set "sync={every: $every, codec: '$codec'$more}" ;;
+    esac
+    printf '%-9s %-9s %10s %10.1f %7s %7s  %s\n' "$rate" "$as" "$RATE" "$PREDICTED" \
+      "$(awk -v a="$RATE" -v b="$best" 'BEGIN { if (b > 0) printf "%.2f", a / b; else print "-" }')" \
+      "$(awk -v a="$RATE" -v b="$sum" 'BEGIN { printf "%.2f", a / b }')" "$PLAN"
     end_homes
   done
 done

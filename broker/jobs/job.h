@@ -105,7 +105,7 @@ struct Job {
   proto::PlanVersion recorded_version = 0;  // of the last JobChanged
   uint64_t steps = 0, step = 0;             // of the run, as everything else that people are told
   uint32_t microbatch_size = 0;             // of the first run that started; every other keeps it
-  std::vector<uint64_t> shares{};           // the same; of replicas that are not equally fast
+  replicas::ChosenTerms chosen{};           // the same, of replicas with local steps
   RecoveryPoints points{};
   std::vector<proto::PredictionReport> predictions{};  // each stage's of each microbatch once
   std::optional<proto::JobResult> result{};

@@ -51,7 +51,7 @@ Job& JobBook::load(const StoredJob& stored) {
   job.plan_version = stored.last.plan_version;
   job.steps = stored.last.steps;
   job.microbatch_size = stored.microbatch_size;
-  job.shares = stored.shares;
+  job.chosen = stored.chosen;
   job.points.load(stored.checkpoints);
   job.predictions = stored.predictions;
   job.result = stored.result;

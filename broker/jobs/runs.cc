@@ -69,7 +69,7 @@ void Runs::start(Job& job) {
   at.run->let_copies_stay(options_.copies_go_direct && can_replicas_give(plan, pool_));
   step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
   job.microbatch_size = plan.training.microbatch_size;
-  if (plan.local_steps) job.shares = plan.local_steps->terms.shares;
+  job.chosen = chosen_by(plan);
   job.drift.begin(step_.now.monotonic, at.run->inner().made(at.run->committed_step()));
   job.phase = std::move(at);
   book_.set_state(job, JobState::Running, plan.serves() ? "serves as " + plan.served.name : "");

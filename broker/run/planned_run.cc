@@ -28,6 +28,12 @@ const std::vector<proto::AgreedTensor>& agreed_tensors(const proto::AssignStage&
 }
 
 // Nobody owes anything of a running statistic, or where nothing is lost.
+replicas::ChosenTerms chosen_by(const PlannedRun& plan) {
+  if (!plan.local_steps) return {};
+  const replicas::ReplicaTerms& terms = plan.local_steps->terms;
+  return {terms.every, terms.codec, terms.shares};
+}
+
 std::vector<KeptTensor> kept_between_agreements(const proto::AssignStage& stage, const dag::Graph& training) {
   if (!stage.local) return {};
   const replicas::ReplicaTerms& terms = stage.local->steps.terms;

@@ -9,6 +9,7 @@
 
 #include "proto/encoded.h"
 #include "proto/messages.h"
+#include "replicas/chosen_terms.h"
 
 namespace weft::broker {
 
@@ -33,6 +34,9 @@ struct PlannedRun : proto::RunTerms {
 
 // What its replica comes to terms with the others about; empty for a stage of one pipeline.
 const std::vector<proto::AgreedTensor>& agreed_tensors(const proto::AssignStage& stage);
+
+// What its planner chose, of replicas with local steps.
+replicas::ChosenTerms chosen_by(const PlannedRun& plan);
 
 // What a replica with local steps keeps beside what it trains, from one agreement to the next: what its outer
 // rule moves on with, what it owes, and where it takes the mean what is owed of that (replicas/agreement.h).

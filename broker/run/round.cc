@@ -9,11 +9,12 @@
 
 namespace weft::broker {
 
-void Round::begin(size_t stages, std::vector<uint32_t> replicas) {
+void Round::begin(size_t stages, std::vector<uint32_t> replicas, std::vector<bool> followers) {
   made.assign(direct ? stages : 0, false);
   in.assign(stages, false);
   saved.assign(stages, std::nullopt);
   replica_of = std::move(replicas);
+  follows = std::move(followers);
   const auto last = std::max_element(replica_of.begin(), replica_of.end());
   skipped_steps.assign(last == replica_of.end() ? 1 : *last + size_t{1}, std::nullopt);
 }
@@ -94,17 +95,19 @@ void Round::take_tensors(uint32_t stage, const std::vector<proto::TensorReferenc
     const auto [at, is_new] = said.try_emplace(tensor.key, Said{tensors.size(), {}});
     if (is_new) tensors.push_back(tensor);
     differs = differs || tensors[at->second.index].sha256 != tensor.sha256;
-    at->second.votes.push_back({stage, tensor.sha256});
+    at->second.votes.push_back({stage, tensor.sha256, follows.empty() || !follows[stage]});
   }
 }
 
 namespace {
-// Of the votes the bytes that more than half of them have.
+// Of the votes that count the bytes that more than half of them have.
 std::optional<Digest> most_of(const std::vector<Round::Vote>& votes) {
+  const auto all = std::count_if(votes.begin(), votes.end(), [](const auto& vote) { return vote.counts; });
   for (const Round::Vote& vote : votes) {
-    const auto same = std::count_if(votes.begin(), votes.end(),
-                                    [&](const Round::Vote& other) { return other.sha256 == vote.sha256; });
-    if (2 * static_cast<size_t>(same) > votes.size()) return vote.sha256;
+    const auto same = std::count_if(votes.begin(), votes.end(), [&](const Round::Vote& other) {
+      return other.counts && other.sha256 == vote.sha256;
+    });
+    if (2 * same > all) return vote.sha256;
   }
   return std::nullopt;
 }

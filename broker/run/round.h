@@ -40,10 +40,12 @@ struct Round {
   std::vector<proto::TensorReference> tensors{};         // each once
   std::vector<std::optional<uint64_t>> skipped_steps{};  // by replica, as its stages say, which have to agree
   std::vector<uint32_t> replica_of{};                    // by stage; empty: there is one replica
+  std::vector<bool> follows{};                           // by stage; empty: none does
   // Of several replicas, who said what of each tensor, and where it is in `tensors`.
   struct Vote {
     uint32_t stage = 0;
     Digest sha256{};
+    bool counts = true;  // not a follower's beside those of others: it was given what these have
   };
   struct Said {
     size_t index = 0;
@@ -60,8 +62,8 @@ struct Round {
     std::vector<uint32_t> outvoted{};
   };
 
-  // Nobody has said anything yet. `replicas`: as replica_of.
-  void begin(size_t stages, std::vector<uint32_t> replicas = {});
+  // Nobody has said anything yet. `replicas`: as replica_of; `followers`: as `follows`.
+  void begin(size_t stages, std::vector<uint32_t> replicas = {}, std::vector<bool> followers = {});
 
   bool is_whole() const;
   bool is_made() const;

@@ -75,7 +75,9 @@ Round& Rounds::add(Round round) {
   std::vector<uint32_t> replicas;
   for (const PlannedStage& stage : plan_->stages)
     if (are_several) replicas.push_back(stage.assignment->seat.replica);
-  round.begin(plan_->stages.size(), std::move(replicas));
+  std::vector<bool> followers;
+  for (uint32_t s = 0; s < replicas.size(); ++s) followers.push_back(followers_.has(s));
+  round.begin(plan_->stages.size(), std::move(replicas), std::move(followers));
   for (uint32_t s = 0; s < plan_->stages.size(); ++s)
     if (absence_.has(s) || !keeps_copy(*plan_->stages[s].assignment, round.stays, round.with_followers))
       round.leave_out(s, /*forgets=*/false);

@@ -31,7 +31,7 @@ Status send_question(FramePipe& pipe, const StartPlanning& request, const PlanTa
                                .job = request.job,
                                .plan_version = request.plan_version,
                                .microbatch_size = request.microbatch_size,
-                               .shares = request.shares,
+                               .chosen = request.chosen,
                                .gentler = request.gentler,
                                .is_first = task.is_first,
                                .has_checkpoint = request.checkpoint.has_value(),
@@ -64,7 +64,7 @@ Result<ReceivedQuestion> receive_question(FramePipe& pipe) {
                                         .cluster = std::move(question.cluster),
                                         .microbatch_size = question.microbatch_size,
                                         .may_follow = question.may_follow,
-                                        .shares = question.shares,
+                                        .chosen = std::move(question.chosen),
                                         .gentler = question.gentler}};
   for (proto::PlanCandidate& candidate : question.candidates)
     received.request.candidates.push_back(

@@ -60,9 +60,21 @@ std::optional<replicas::LocalSteps> local_steps_of(const JobContext& context, co
   const auto& beginning = request.submission->beginning;
   replicas::LocalSteps local{job.replicas, context.steps, beginning ? beginning->step : 0};
   local.terms.count = static_cast<uint32_t>(plan.replicas.size());
+  local.terms.every = plan.every;
+  local.terms.codec = plan.codec;
   local.terms.shares = plan.shares;
   local.terms.followers = plan.followers;
   return go_on_from(std::move(local), request.checkpoint, job.may_grow());
+}
+
+// What a plan before chose; shares only where there are as many replicas as then.
+void keep_chosen(const replicas::ChosenTerms& chosen, bool may_grow, plan::ReplicasRequest& request) {
+  if (!may_grow && !chosen.shares.empty()) request.shares = chosen.shares;
+  if (chosen.every == 0) return;
+  request.every = chosen.every;
+  request.every_max = 0;
+  request.codec = chosen.codec;
+  request.codecs.clear();
 }
 
 Status check_beginning(const proto::SubmitJob& submission, uint64_t steps) {
@@ -216,7 +228,7 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   asked.compression.gentler = request.gentler;
   if (auto replicas = train::replicas_request(job, asked)) {
     replicas->compares = compares;
-    if (!request.shares.empty() && !job.may_grow()) replicas->shares = request.shares;
+    if (job.replicas.are_local()) keep_chosen(request.chosen, job.may_grow(), *replicas);
     for (const Candidate& candidate : request.candidates) replicas->before.push_back(candidate.replica);
     // What stays with its replicas takes long to be copied.
     replicas->may_follow = request.may_follow && job.may_grow();

@@ -24,6 +24,17 @@ bool parse_shares(const std::string& text, std::vector<uint64_t>& shares) {
   return true;
 }
 
+// Rounds and codec of its replicas, from columns 15 and 16; false: damaged.
+bool read_terms(const Statement& row, replicas::ChosenTerms& chosen) {
+  const int64_t every = row.integer(15);
+  if (every < 0 || static_cast<uint64_t>(every) > replicas::kEveryMax) return false;
+  chosen.every = static_cast<uint64_t>(every);
+  if (every == 0) return true;
+  const auto codec = compress::parse(row.text(16));
+  if (codec) chosen.codec = *codec;
+  return codec.has_value();
+}
+
 class Loader {
  public:
   // `job`: that one alone, whether it has ended or not; nothing: all that have not, and everything else.
@@ -115,7 +126,7 @@ Status Loader::jobs() {
   return each_of_jobs(
       "SELECT jobs.job, submitter, submission, unix_ms, state, reason, plan_version, step, steps, "
       "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step, "
-      "microbatch_size, planned, shares "
+      "microbatch_size, planned, shares, every, codec "
       "FROM jobs LEFT JOIN progress ON progress.job = jobs.job",
       "jobs", "", [&](const Statement& row) -> Status {
         StoredJob job;
@@ -136,8 +147,10 @@ Status Loader::jobs() {
         job.evaluated_step = static_cast<uint64_t>(row.integer(11));
         job.microbatch_size = static_cast<uint32_t>(row.integer(12));
         WEFT_TRY(job.last.planned, enumerator_in(database_, row, 13, Planned::Anew, Planned::PlacedAgain));
-        if (!parse_shares(row.text(14), job.shares))
+        if (!parse_shares(row.text(14), job.chosen.shares))
           return damaged(database_, "the shares of job " + std::to_string(job.last.job));
+        if (!read_terms(row, job.chosen))
+          return damaged(database_, "how the replicas of job " + std::to_string(job.last.job) + " agree");
         state_.jobs.emplace(job.last.job, std::move(job));
         return {};
       });

@@ -196,7 +196,7 @@ Status RunRows::prepare(Database& database) {
   const Prepared all[] = {
       {insert_plan_, "INSERT INTO plans VALUES (?, ?, ?)"},
       {insert_stage_, "INSERT INTO plan_stages VALUES (?, ?, ?)"},
-      {keep_size_, "UPDATE progress SET microbatch_size = ?, shares = ? WHERE job = ?"},
+      {keep_size_, "UPDATE progress SET microbatch_size = ?, shares = ?, every = ?, codec = ? WHERE job = ?"},
       {insert_command_, "INSERT INTO script SELECT job, ?, ? FROM plans WHERE job = ? AND plan_version = ?"},
       {settle_commands_, "DELETE FROM script WHERE job = ? AND sequence <= ?"},
       {erase_commands_, "DELETE FROM script WHERE job = ?"},
@@ -222,9 +222,11 @@ Status RunRows::write(const RunStarted& record) {
     WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment.bytes).run());
   }
   // It may begin before steps that the plan before had committed: they are done again.
-  const auto& local = record.plan->local_steps;
+  const replicas::ChosenTerms chosen = chosen_by(*record.plan);
   return done(keep_size_.bind(uint64_t{record.plan->training.microbatch_size})
-                  .bind(local ? text_of(local->terms.shares) : std::string())
+                  .bind(text_of(chosen.shares))
+                  .bind(chosen.every)
+                  .bind(chosen.every > 0 ? compress::name(chosen.codec) : std::string())
                   .bind(record.job));
 }
 

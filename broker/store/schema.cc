@@ -135,6 +135,13 @@ ALTER TABLE progress ADD COLUMN shares BLOB NOT NULL DEFAULT x'';
 )sql";
 Status from_6_to_7(Database& database) { return database.execute(kFormat7); }
 
+// What format 8 adds: the rounds and the codec that the planner chose for replicas, likewise; 0: none yet.
+constexpr const char* kFormat8 = R"sql(
+ALTER TABLE progress ADD COLUMN every INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE progress ADD COLUMN codec BLOB NOT NULL DEFAULT x'';
+)sql";
+Status from_7_to_8(Database& database) { return database.execute(kFormat8); }
+
 Status set_format(Database& database, int64_t format) {
   const std::string sql = "INSERT OR REPLACE INTO meta VALUES ('format', " + std::to_string(format) + ")";
   return database.execute(sql.c_str());
@@ -229,8 +236,8 @@ Status from_4_to_5(Database& database) {
 }
 
 // From format i + 1 to i + 2.
-constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4,
-                                                from_4_to_5, from_5_to_6, from_6_to_7};
+constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4, from_4_to_5,
+                                                from_5_to_6, from_6_to_7, from_7_to_8};
 static_assert(std::size(kMigrations) + 1 == kStoreFormat);
 
 }  // namespace
@@ -246,6 +253,7 @@ Status make_or_migrate(Database& database) {
     WEFT_TRY_STATUS(database.execute(kFormat4));
     WEFT_TRY_STATUS(database.execute(kFormat5));
     WEFT_TRY_STATUS(database.execute(kFormat7));
+    WEFT_TRY_STATUS(database.execute(kFormat8));
     WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
     WEFT_TRY_STATUS(set_format(database, kStoreFormat));
     return transaction.commit();

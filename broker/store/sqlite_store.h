@@ -15,7 +15,7 @@
 
 namespace weft::broker {
 
-inline constexpr int64_t kStoreFormat = 7;
+inline constexpr int64_t kStoreFormat = 8;
 
 struct SqliteStoreOptions {
   std::string vfs{};         // a registered sqlite3_vfs, through which all files go; empty: the system's

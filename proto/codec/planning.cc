@@ -125,7 +125,9 @@ void put(const PlanQuestion& from, wire::PlanQuestion& to) {
   to.set_job(from.job);
   to.set_plan_version(from.plan_version);
   to.set_microbatch_size(from.microbatch_size);
-  put_plain(from.shares, *to.mutable_shares());
+  put_plain(from.chosen.shares, *to.mutable_shares());
+  to.set_every(from.chosen.every);
+  if (from.chosen.codec != compress::Codec{}) to.set_codec(compress::name(from.chosen.codec));
   to.set_gentler(from.gentler);
   to.set_is_first(from.is_first);
   to.set_has_checkpoint(from.has_checkpoint);
@@ -153,7 +155,10 @@ Status get(const wire::PlanQuestion& from, PlanQuestion& to) {
   to.job = from.job();
   to.plan_version = from.plan_version();
   to.microbatch_size = from.microbatch_size();
-  read.numbers(from.shares(), to.shares, kReplicasMax, "shares");
+  read.numbers(from.shares(), to.chosen.shares, kReplicasMax, "shares");
+  to.chosen.every = from.every();
+  read.require(to.chosen.every <= replicas::kEveryMax, "every", "more steps than a round has");
+  read.codec(from.codec(), to.chosen.codec, "codec");
   to.gentler = from.gentler();
   to.is_first = from.is_first();
   to.has_checkpoint = from.has_checkpoint();

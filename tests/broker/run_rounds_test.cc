@@ -449,11 +449,11 @@ TEST(LocalRounds, WhatWhoeverIsLeftOutHasSaidCountsNoMore) {
 TEST(LocalRounds, WhoHoldsOtherBytesThanMostIsOutvoted) {
   const dag::StateKey key = dag::of_initializer("w");
   const dag::TensorSpec spec{dag::DType::F32, dag::Shape({4})};
-  const auto said = [&](const std::vector<uint8_t>& weights, size_t replicas) {
+  const auto said = [&](const std::vector<uint8_t>& weights, size_t replicas, std::vector<bool> follow = {}) {
     Round round{.step = 3};
     std::vector<uint32_t> replica_of(replicas);
     std::iota(replica_of.begin(), replica_of.end(), 0);
-    round.begin(replicas, replica_of);
+    round.begin(replicas, replica_of, std::move(follow));
     for (uint32_t stage = 0; stage < weights.size(); ++stage)
       EXPECT_TRUE(
           round
@@ -471,6 +471,10 @@ TEST(LocalRounds, WhoHoldsOtherBytesThanMostIsOutvoted) {
   EXPECT_EQ(said({7, 8, 8}, 3)->stage, 0u);
   EXPECT_EQ(said({7, 8, 7, 9, 7}, 5)->outvoted, (std::vector<uint32_t>{1, 3}));
   EXPECT_TRUE(said({7, 8, 7, 8}, 4)->outvoted.empty()) << "two of four are not most";
+  // Who follows was given what the others have: its word does not count beside theirs.
+  EXPECT_EQ(said({7, 8}, 2, {false, true})->outvoted, std::vector<uint32_t>{1});
+  EXPECT_EQ(said({8, 7, 8}, 3, {true, false, true})->outvoted, (std::vector<uint32_t>{0, 2}));
+  EXPECT_TRUE(said({7, 8, 8}, 3, {false, false, true})->outvoted.empty()) << "of two nobody can tell";
 }
 
 }  // namespace

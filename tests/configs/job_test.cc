@@ -157,6 +157,39 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_EQ(parsed(kSmall, {"sync={every: 30, overlap: true, settle_every: 9}"}).replicas.settle_every, 9u);
 }
 
+// What a job leaves open of its rounds, and what a record of them says.
+TEST(Job, RoundsCanBeLeftOpen) {
+  EXPECT_FALSE(parsed(kSmall, {"sync={every: 30, codec: int4}"}).leaves_rounds_open());
+  const Job open = parsed(kSmall, {"replicas=4", "sync={every: {min: 10, max: 100}, codec: auto}"});
+  EXPECT_TRUE(open.leaves_rounds_open());
+  EXPECT_EQ(open.replicas.every, 10u) << "what one machine takes";
+  EXPECT_EQ(open.replica_choice.every_max, 100u);
+  EXPECT_EQ(compress::name(open.replicas.codec), "int4");
+  const auto chosen =
+      open.with_chosen_rounds("{every: 40, codec: \"topk:0.02:int4\", outer: {type: average}}");
+  ASSERT_TRUE(chosen.has_value()) << chosen.error().message;
+  EXPECT_FALSE(chosen->leaves_rounds_open());
+  EXPECT_EQ(chosen->replicas.every, 40u);
+  EXPECT_EQ(compress::name(chosen->replicas.codec), "topk:0.02:int4");
+  EXPECT_EQ(chosen->replicas.outer, open.replicas.outer) << "the job says it";
+  const Job half = parsed(kSmall, {"sync={every: {min: 10, max: 100}, codec: dense}"});
+  EXPECT_EQ(half.with_chosen_rounds("{every: 100, codec: int8}")->replicas.codec, compress::Codec{});
+  const std::pair<const char*, const char*> refused[] = {
+      {"{every: 9, codec: int4}", "rounds of 9 steps, and the job allows 10 to 100"},
+      {"{every: 101, codec: int4}", "rounds of 101 steps"},
+      {"{every: 10, codec: int8}", "the codec int8, which `auto` does not take"},
+      {"step", "rounds of 0 steps"},
+      {"{every: ten, codec: int4}", "`sync.every` must be a whole number"},
+      {"{every: [", "the record"},
+  };
+  for (const auto& [sync, what] : refused) {
+    const auto none = open.with_chosen_rounds(sync);
+    ASSERT_FALSE(none.has_value()) << sync;
+    EXPECT_EQ(none.error().code, ErrorCode::InvalidArgument) << sync;
+    EXPECT_NE(none.error().message.find(what), std::string::npos) << none.error().message;
+  }
+}
+
 TEST(Job, OptimizerDefaultsArePyTorchs) {
   const auto sgd = parsed(kSmall).optimizer;
   EXPECT_EQ(sgd.momentum, 0);

@@ -47,6 +47,26 @@ chosen=$(grep -o 'shares: \[[0-9, ]*\]' "$work/events" | head -n 1)
 terms chosen 2 47 "{every: 6, $chosen, codec: \"topk:0.05:int8\"}"
 same_file "2 replicas with $chosen, as the planner chose" "$work/chosen.local.onnx" "$work/out.onnx"
 
+# Rounds and codec that a job leaves open are chosen once, whatever broker goes on with it. The record says them, and makes the
+# same bytes: of the job that left them open, and of one that names them.
+run=("${sets[@]}" --set replicas=2 --set steps=400)
+submit_job "$job" "${run[@]}" --set sync='{every: {min: 2, max: 40}, codec: auto}' --set placement.stages=1 --set "output=$work/out.onnx"
+wait_for_event '"event":"plan"'
+every=$(sed -nE 's/.*an agreement of [^"]* as int4 every ([0-9]+) steps.*/\1/p' <<<"$LINE")
+[ -n "$every" ] || fail "the plan does not say which rounds it chose: $LINE"
+wait_for_step 20
+end_process KILL "$broker_pid"
+exec {broker_out}<&-
+start_broker --lease 3s
+next_step
+finish_job
+head -n 1 "$work/out.rounds.jsonl" | grep -q "{every: $every, codec: .\"int4" || fail "the record says other rounds: $(head -n 1 "$work/out.rounds.jsonl")"
+"$weft" local "$job" "${run[@]}" --set sync='{every: {min: 2, max: 40}, codec: auto}' --threads 1 --replay "$work/out.rounds.jsonl" \
+  --set "output=$work/replayed.onnx" >"$work/replayed.log"
+same_file "rounds of $every steps, as the planner chose: replayed" "$work/replayed.onnx" "$work/out.onnx"
+terms named 2 400 "{every: $every, codec: int4}"
+same_file "the same, named" "$work/named.local.onnx" "$work/out.onnx"
+
 # Rounds that overlap: an agreement travels while the next one is made.
 terms overlap 2 67 '{every: 3, codec: int8, overlap: true, settle_every: 4}'
 for stages in 1 2; do

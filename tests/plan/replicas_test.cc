@@ -192,6 +192,54 @@ TEST(ReplicasPlan, WhatOverlapsIsHidden) {
       << overlaps.explanation.front();
 }
 
+// What is left open: the fewest steps and the gentlest codec, but for what others gain.
+TEST(ReplicasPlan, ChoosesRoundsAndCodecByTheLines) {
+  const Graph graph = test::training_graph("gpt");
+  ReplicasRequest open{
+      .pipeline = {.graph = &graph, .microbatches = 4},
+      .count = 2,
+      .every = 4,
+      .every_max = 400,
+      .codecs = {compress::parse("int4").value(), compress::parse("topk:0.02:int4").value()}};
+  uint64_t before = 0;
+  std::set<std::string> codecs;
+  for (const double line : {1e10, 1e7, 1e6, 1e5, 1e4, 1e3, 1e2}) {
+    SCOPED_TRACE(line);
+    open.pipeline.cluster = ClusterView({test::device("one", 40), test::device("other", 40)});
+    open.pipeline.cluster.set_between(0, 0, {line, milliseconds(1), false});
+    const ReplicasPlan plan = planned(open);
+    codecs.insert(compress::name(plan.codec));
+    // As good as this plan is that of a request which names what it chose.
+    ReplicasRequest named = open;
+    named.every = plan.every, named.every_max = 0;
+    named.codec = plan.codec, named.codecs.clear();
+    const ReplicasPlan same = planned(named);
+    expect_lawful(named, same);
+    EXPECT_EQ(same.predicted_step, plan.predicted_step);
+    EXPECT_EQ(same.agreement, plan.agreement);
+    // By how much others would be faster.
+    const auto rate_of = [&](uint64_t every, const compress::Codec& codec) {
+      named.every = every, named.codec = codec;
+      return 1 / seconds(planned(named).predicted_step);
+    };
+    const double rate = 1 / seconds(plan.predicted_step);
+    EXPECT_GE(rate, 0.95 * rate_of(400, plan.codec) * (1 - 1e-6));
+    if (plan.every > 4) {
+      EXPECT_LT(rate_of(plan.every * 3 / 4, plan.codec), 0.95 * rate_of(400, plan.codec));
+    }
+    const double gain = rate_of(400, open.codecs[1]) / rate_of(400, open.codecs[0]);
+    EXPECT_EQ(plan.codec == open.codecs[1], gain >= 1.25) << gain;
+    if (plan.codec == open.codecs[0]) {
+      EXPECT_GE(plan.every, before) << "slower lines, longer rounds";
+      before = plan.every;
+    }
+  }
+  EXPECT_EQ(codecs.size(), 2u);
+  EXPECT_GT(before, 4u);
+  open.every_max = 3;
+  EXPECT_EQ(make_replicas_plan(open).error().code, ErrorCode::InvalidArgument);
+}
+
 TEST(ReplicasPlan, SharesFollowTheSpeedOfEachReplica) {
   const Graph graph = test::training_graph("gpt");
   ClusterView cluster({test::device("slow", 10), test::device("fast", 40), test::device("snail", 1)});

@@ -17,10 +17,12 @@ proto::PlanQuestion question_of(Rng& rng) {
                                .job = rng.below(1000),
                                .plan_version = static_cast<uint32_t>(rng.below(1000)),
                                .microbatch_size = static_cast<uint32_t>(rng.below(64)),
+                               .chosen = {rng.below(50), {}, {3, 1 + rng.below(3)}},
                                .gentler = static_cast<uint32_t>(rng.below(3)),
                                .is_first = rng.below(2) == 0,
                                .has_checkpoint = rng.below(2) == 0,
                                .may_follow = rng.below(2) == 0};
+  if (rng.below(2) == 0) question.chosen.codec = compress::parse("topk:0.02:int4").value();
   std::vector<plan::DeviceView> devices;
   for (const Candidate& candidate : test::candidates(1 + rng.below(9))) {
     question.candidates.push_back({candidate.peer, candidate.name, candidate.device});

@@ -8,21 +8,18 @@
 #include "broker/place/pace.h"
 #include "broker/pool/candidates.h"
 #include "broker/service/plan_worker.h"
-#include "broker/service/planner.h"
 #include "dag/state.h"
 #include "proto/codec/codec.h"
-#include "tests/planning/submitted.h"
-#include "tests/train/reference_files.h"
+#include "tests/planning/planned_net.h"
 
 namespace weft::broker {
 namespace {
 
-namespace fs = std::filesystem;
 using dag::StateKey;
 using dag::StateSlot;
 using proto::AssignStage;
 using proto::ProgramKind;
-using PlannedRunPtr = std::shared_ptr<const PlannedRun>;
+using test::PlannedRunPtr;
 
 const proto::StageProgram* program_of(const AssignStage& stage, ProgramKind kind) {
   for (const proto::StageProgram& program : stage.programs)
@@ -36,39 +33,18 @@ DrawSecret counting() {
   return [n = uint8_t{0}]() mutable { return proto::Secret{++n}; };
 }
 
-class ReplicasPlanned : public ::testing::Test {
+class ReplicasPlanned : public test::PlannedNet {
  protected:
-  // A net with running statistics, momentum and an evaluation.
-  proto::SubmitJob submit_whole(const std::vector<std::string>& sets = {}) {
-    const fs::path there = jobs_.folder() / ("case-" + std::to_string(++cases_));
-    fs::create_directories(there);
-    const fs::path job = test::unpack_case("densenet", there);
-    fs::rename(there / "model.onnx", there / "densenet.onnx");
-    return jobs_.submit_file(job, sets);
-  }
   proto::SubmitJob submit(std::vector<std::string> sets, uint32_t replicas = 2) {
     sets.push_back("replicas=" + std::to_string(replicas));
     sets.push_back("sync.every=3");
-    return submit_whole(sets);
-  }
-  // A planner is of one job.
-  JobPlanner planner() {
-    return JobPlanner(jobs_.folder() / ("planner-" + std::to_string(++planners_)), jobs_.blobs(),
-                      uint64_t{1} << 20);
-  }
-  PlannedRunPtr plan(const StartPlanning& request) {
-    const auto run = planner().plan(request, /*is_first=*/true);
-    EXPECT_TRUE(run.has_value()) << (run ? "" : run.error().message);
-    return run ? *run : nullptr;
+    return submit_net(sets);
   }
   // What one device would be assigned alone.
   std::shared_ptr<const dag::Graph> whole_graph() {
-    const PlannedRunPtr alone = plan(test::request_for(99, submit_whole(), 1));
+    const PlannedRunPtr alone = plan(test::request_for(99, submit_net(), 1));
     return program_of(*alone->stages.front().assignment, ProgramKind::Train)->graph;
   }
-
-  test::SubmittedJobs jobs_;
-  int planners_ = 0, cases_ = 0;
 };
 
 // As a peer gets it.
@@ -334,7 +310,7 @@ TEST_F(ReplicasPlanned, OthersTakeTheSameSeats) {
 // Each stage is told by which codec gradients travel, and people are.
 TEST_F(ReplicasPlanned, AddUpGradientsByTheJobsCodec) {
   const PlannedRunPtr two = plan(test::request_for(
-      1, submit_whole({"replicas={min: 2}", "gradient_ranges=2", "sync={every: step, codec: int8}"}), 2));
+      1, submit_net({"replicas={min: 2}", "gradient_ranges=2", "sync={every: step, codec: int8}"}), 2));
   ASSERT_NE(two, nullptr);
   expect_each_is_taken(*two);
   for (const PlannedStage& stage : two->stages)
@@ -347,7 +323,7 @@ TEST_F(ReplicasPlanned, AddUpGradientsByTheJobsCodec) {
 // Running statistics have owners as gradients have.
 TEST_F(ReplicasPlanned, AddUpRunningStatisticsToo) {
   const PlannedRunPtr two =
-      plan(test::request_for(1, submit_whole({"replicas={min: 2}", "gradient_ranges=2"}), 2));
+      plan(test::request_for(1, submit_net({"replicas={min: 2}", "gradient_ranges=2"}), 2));
   ASSERT_NE(two, nullptr);
   EXPECT_EQ(two->exact_ranges, (std::vector<uint32_t>{1, 1}));
   expect_each_is_taken(*two);
@@ -409,7 +385,7 @@ TEST_F(ReplicasPlanned, ACheckpointOfFewerReplicasIsForEach) {
 
 // As many as there are peers; where they go on from fewer, inner steps are counted from what those had made.
 TEST_F(ReplicasPlanned, ComeWithThePeersThatAreThere) {
-  const proto::SubmitJob grows = submit_whole({"replicas={min: 1, max: 3}", "sync={every: 3, codec: int4}"});
+  const proto::SubmitJob grows = submit_net({"replicas={min: 1, max: 3}", "sync={every: 3, codec: int4}"});
   StartPlanning request = test::request_for(1, grows, 1);
   const PlannedRunPtr one = plan(request);
   ASSERT_NE(one, nullptr);
@@ -486,21 +462,21 @@ TEST_F(ReplicasPlanned, OnlyPeersThatKnowThemSuit) {
   const auto wanted = planner().check(submit({}));
   ASSERT_TRUE(wanted.has_value()) << wanted.error().message;
   EXPECT_EQ(wanted->peer_minor, proto::kProtocolMinorOfLocalSteps);
-  const auto of_each_step = planner().check(submit_whole());
+  const auto of_each_step = planner().check(submit_net());
   ASSERT_TRUE(of_each_step.has_value());
   EXPECT_LT(of_each_step->peer_minor, proto::kProtocolMinorOfLocalSteps);
   for (const char* several : {"replicas=2", "replicas={min: 1, max: 2}"}) {
-    const auto exact = planner().check(submit_whole({several}));
+    const auto exact = planner().check(submit_net({several}));
     ASSERT_TRUE(exact.has_value()) << exact.error().message;
     EXPECT_EQ(exact->peer_minor, proto::kProtocolMinorOfExactReplicas) << several;
-    const auto dense = planner().check(submit_whole({several, "sync={every: step, codec: dense}"}));
+    const auto dense = planner().check(submit_net({several, "sync={every: step, codec: dense}"}));
     ASSERT_TRUE(dense.has_value()) << dense.error().message;
     EXPECT_EQ(dense->peer_minor, proto::kProtocolMinorOfExactReplicas) << several;
-    const auto coded = planner().check(submit_whole({several, "sync={every: step, codec: int8}"}));
+    const auto coded = planner().check(submit_net({several, "sync={every: step, codec: int8}"}));
     ASSERT_TRUE(coded.has_value()) << coded.error().message;
     EXPECT_EQ(coded->peer_minor, proto::kProtocolMinorOfCodedGradients) << several;
   }
-  const auto one = planner().check(submit_whole({"sync={every: step, codec: int8}"}));
+  const auto one = planner().check(submit_net({"sync={every: step, codec: int8}"}));
   ASSERT_TRUE(one.has_value());
   EXPECT_LT(one->peer_minor, proto::kProtocolMinorOfExactReplicas) << "one replica tells nobody anything";
 }

@@ -7,43 +7,23 @@
 
 #include "broker/run/claims.h"
 #include "broker/service/plan_worker.h"
-#include "broker/service/planner.h"
 #include "dag/slots.h"
 #include "proto/codec/codec.h"
-#include "tests/planning/submitted.h"
-#include "tests/train/reference_files.h"
+#include "tests/planning/planned_net.h"
 
 namespace weft::broker {
 namespace {
 
-namespace fs = std::filesystem;
 using dag::StateKey;
 using proto::AssignStage;
-using PlannedRunPtr = std::shared_ptr<const PlannedRun>;
+using test::PlannedRunPtr;
 
-class SharedSlotsPlanned : public ::testing::Test {
+class SharedSlotsPlanned : public test::PlannedNet {
  protected:
-  // A net with running statistics and momentum.
   proto::SubmitJob submit(std::vector<std::string> sets) {
-    const fs::path there = jobs_.folder() / ("case-" + std::to_string(++cases_));
-    fs::create_directories(there);
-    const fs::path job = test::unpack_case("densenet", there);
-    fs::rename(there / "model.onnx", there / "densenet.onnx");
     sets.push_back("optimizer_state=shared");
-    return jobs_.submit_file(job, sets);
+    return submit_net(sets);
   }
-  JobPlanner planner() {
-    return JobPlanner(jobs_.folder() / ("planner-" + std::to_string(++planners_)), jobs_.blobs(),
-                      uint64_t{1} << 20);
-  }
-  PlannedRunPtr plan(const StartPlanning& request) {
-    const auto run = planner().plan(request, /*is_first=*/true);
-    EXPECT_TRUE(run.has_value()) << (run ? "" : run.error().message);
-    return run ? *run : nullptr;
-  }
-
-  test::SubmittedJobs jobs_;
-  int planners_ = 0, cases_ = 0;
 };
 
 const dag::Graph& trained(const AssignStage& stage) {

@@ -133,7 +133,8 @@ TEST_F(RunTest, ReplicasWithLocalStepsComeBack) {
       test::local_plan({.replicas = 2, .stages = 2, .shares = {1, 3}}, &saved);
   append(RunStarted{1, 1, plan});
   const StoredJob found = job();
-  EXPECT_EQ(found.shares, (std::vector<uint64_t>{1, 3}));
+  const replicas::ReplicaTerms& terms = plan->local_steps->terms;
+  EXPECT_EQ(found.chosen, (replicas::ChosenTerms{terms.every, terms.codec, {1, 3}}));
   ASSERT_TRUE(found.run);
   EXPECT_EQ(found.run->plan->local_steps, plan->local_steps);
   EXPECT_EQ(found.run->plan->training.steps, plan->training.steps);

@@ -103,6 +103,7 @@ void MemoryStore::apply(const Record& record) {
     StoredJob& job = state_.jobs.at(started->job);
     job.run = *started;
     job.microbatch_size = started->plan->training.microbatch_size;
+    job.chosen = broker::chosen_by(*started->plan);
     job.script.clear();
   } else if (const auto* issued = std::get_if<CommandIssued>(&record)) {
     auto& script = state_.jobs.at(issued->job).script;

@@ -359,6 +359,24 @@ TEST_F(Replicas, ComeAndGoAsARecordSays) {
   EXPECT_FALSE(alone.bytes == whole.bytes);
 }
 
+// What the broker chose of rounds that a job leaves open stands in the record, and makes the bytes of a job
+// that names it.
+TEST_F(Replicas, AsARecordSaysOfRoundsThatAJobLeavesOpen) {
+  const configs::Job open =
+      job("gpt3", {"replicas=2", "steps=12", "sync={every: {min: 2, max: 6}, codec: auto}"}, "open.onnx");
+  replicas::LocalSteps plan{.terms = open.replicas, .steps = 12};
+  plan.terms.every = 3;
+  plan.terms.codec = compress::parse("topk:0.02:int4").value();
+  const auto record = scratch_.folder() / "chosen.jsonl";
+  storage::OuterRecordWriter writer;
+  ASSERT_TRUE(writer.begin(record, train::record_of(open, {{plan, {}}}, 12)));
+  const Run replayed = run(open, {.resume = {}, .replay = record});
+  const Run named = run(
+      job("gpt3", {"replicas=2", "steps=12", "sync={every: 3, codec: \"topk:0.02:int4\"}"}, "named.onnx"));
+  EXPECT_TRUE(replayed.bytes == named.bytes);
+  EXPECT_FALSE(run(open).bytes == named.bytes) << "by itself it takes the fewest, and int4";
+}
+
 // Three replicas, of which one was left out of the second round; two go on, and make its steps again. By the
 // whole record; by what was known after that round; and over a checkpoint there.
 TEST_F(Replicas, MakeAgainWhatALostOneHadMade) {
