@@ -102,4 +102,17 @@ double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad>
   return differences.seconds() + means.seconds();
 }
 
+double data_seconds(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
+                    const Plan& plan) {
+  std::map<uint32_t, double> bytes;
+  for (const dag::ValueId input : graph.inputs()) {
+    const uint32_t stage = plan.stage_of_op[graph.value(input).producer.index];
+    bytes[plan.stages[stage].devices.front()] += static_cast<double>(graph.spec(input).bytes().value);
+  }
+  double longest = 0;
+  for (const auto& [device, of_one] : bytes)
+    longest = std::max(longest, of_one * microbatches / cluster.devices()[device].downlink);
+  return longest;
+}
+
 }  // namespace weft::plan

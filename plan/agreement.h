@@ -8,6 +8,7 @@
 
 #include "base/units.h"
 #include "plan/cluster.h"
+#include "plan/request.h"
 
 namespace weft::plan {
 
@@ -29,5 +30,9 @@ double rate_to(const ClusterView& cluster, uint32_t device, const std::vector<ui
 
 // First all differences, then all means: as long as the busiest line or link takes, and a latency each way.
 double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors);
+// How long a step's samples take over the downlink of the device that takes most of them. `plan`: of a
+// request with that graph, so many microbatches a step, on devices of the cluster.
+double data_seconds(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
+                    const Plan& plan);
 
 }  // namespace weft::plan

@@ -12,6 +12,13 @@ double LocalRounds::seconds_a_round() const {
   return slowest;
 }
 
+double LocalRounds::seconds_an_exchange() const {
+  double most = 0;
+  for (size_t replica = 0; replica < data_seconds.size(); ++replica)
+    most = std::max(most, static_cast<double>(share(replica)) * data_seconds[replica]);
+  return agreement + most;
+}
+
 double LocalRounds::seconds_a_step() const {
   double steps = 0;
   for (size_t replica = 0; replica < step_seconds.size(); ++replica)
@@ -19,7 +26,7 @@ double LocalRounds::seconds_a_step() const {
   // Those that overlap take as long as what takes longer; the last one of so many is waited for.
   const double round = seconds_a_round();
   const auto rounds = static_cast<double>(settle_every);
-  const double hidden = (rounds - 1) * std::max(round, agreement);
+  const double hidden = (rounds - 1) * std::max(round, seconds_an_exchange());
   return (hidden + round + agreement) / (rounds * steps);
 }
 

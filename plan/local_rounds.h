@@ -17,10 +17,13 @@ struct LocalRounds {
   std::vector<uint64_t> shares{};      // by replica, how many it makes; empty: all of them
   uint64_t settle_every = 1;           // rounds, after each of which all wait for their agreement
   double agreement = 0;                // seconds
+  std::vector<double> data_seconds{};  // by replica, of a step: in which samples fill a downlink; empty: none
 
   uint64_t share(size_t replica) const { return shares.empty() ? every : shares[replica]; }
   double seconds_a_round() const;  // in which the slowest makes its steps
-  double seconds_a_step() const;   // of the run: for one of all replicas' steps
+  // Of an exchange while the next round's samples come over the same lines.
+  double seconds_an_exchange() const;
+  double seconds_a_step() const;  // of the run: for one of all replicas' steps
 };
 
 // As many as each makes in the time of the fastest; the largest is at most `ratio_max` times the smallest,

@@ -308,6 +308,9 @@ class ReplicasSearch {
                        .shares = request_.shares,
                        .settle_every = request_.settle_every,
                        .agreement = found.agreement};
+    const PlanRequest& pipeline = request_.pipeline;
+    for (const Plan* plan : found.plans)
+      rounds.data_seconds.push_back(data_seconds(cluster_, *pipeline.graph, pipeline.microbatches, *plan));
     if (request_.shares.empty() && request_.by_speed)
       rounds.shares = shares_by_speed(rounds.step_seconds, every, request_.share_ratio_max);
     return rounds;

@@ -11,7 +11,7 @@
 #include "plan/groupings.h"
 #include "plan/owners.h"
 #include "tests/plan/graphs.h"
-#include "tests/plan/lawful.h"
+#include "tests/plan/replicas_lawful.h"
 
 namespace weft::plan {
 namespace {
@@ -19,60 +19,9 @@ namespace {
 using dag::Graph;
 using std::chrono::milliseconds;
 
-ReplicasPlan planned(const ReplicasRequest& request) {
-  auto plan = make_replicas_plan(request);
-  EXPECT_TRUE(plan.has_value()) << (plan ? "" : plan.error().message);
-  return plan.value_or(ReplicasPlan{});
-}
-
-std::set<uint32_t> devices_of(const Plan& plan) {
-  std::set<uint32_t> devices;
-  for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.front());
-  return devices;
-}
-
-// Each replica computes the whole graph on devices that no other one has, and all that is trained has an
-// owner.
-void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
-  const size_t count = plan.replicas.size();
-  ASSERT_TRUE(count == request.count || (count > request.count && count <= request.count_max));
-  std::set<uint32_t> used;
-  double slowest = 0, steps = 0;
-  if (request.by_speed || !request.shares.empty()) {
-    ASSERT_EQ(plan.shares.size(), count);
-    EXPECT_EQ(*std::max_element(plan.shares.begin(), plan.shares.end()), request.every);
-  }
-  for (size_t r = 0; r < plan.replicas.size(); ++r) {
-    const Plan& replica = plan.replicas[r];
-    test::expect_lawful(request.pipeline, replica);
-    for (const uint32_t device : devices_of(replica))
-      EXPECT_TRUE(used.insert(device).second) << "device " << device << " is in two replicas";
-    const auto share = static_cast<double>(plan.shares.empty() ? request.every : plan.shares[r]);
-    slowest = std::max(slowest, share * seconds(replica.predicted_step));
-    steps += share;
-  }
-  EXPECT_LE(used.size(), request.pipeline.cluster.devices().size());
-  const auto every = static_cast<double>(request.every);
-  const double round = seconds(plan.predicted_step) * steps / static_cast<double>(count);
-  const double agreement = seconds(plan.agreement), settled = 1 / static_cast<double>(request.settle_every);
-  const double expected = settled * (slowest + agreement) + (1 - settled) * std::max(slowest, agreement);
-  EXPECT_NEAR(round, expected, 1e-8 * every + 1e-6 * expected);
-
-  const Graph& graph = *request.pipeline.graph;
-  std::vector<std::string> trained;
-  for (const dag::StateKey& key : dag::trained_state(graph, {}))
-    if (is_weight(key.slot)) trained.push_back(key.name);
-  ASSERT_EQ(plan.agreed.size(), trained.size());
-  for (size_t i = 0; i < trained.size(); ++i) {
-    const AgreedWeight& weight = plan.agreed[i];
-    EXPECT_EQ(weight.name, trained[i]);
-    EXPECT_LT(weight.owner, count);
-    ASSERT_EQ(weight.stages.size(), count);
-    const dag::OpId op = graph.value(graph.find_initializer(weight.name)->value).producer;
-    for (uint32_t replica = 0; replica < count; ++replica)
-      EXPECT_EQ(weight.stages[replica], plan.replicas[replica].stage_of_op[op.index]);
-  }
-}
+using test::devices_of;
+using test::expect_lawful;
+using test::planned;
 
 class Replicas : public testing::TestWithParam<std::string> {};
 
@@ -173,100 +122,6 @@ TEST(ReplicasPlan, FastDevicesFarApartWorkAlone) {
   EXPECT_TRUE(plan.explanation.front().starts_with("2 replicas over 2 peers: ")) << plan.explanation.front();
   EXPECT_NE(plan.explanation.front().find(" times one pipeline; an agreement of "), std::string::npos);
   EXPECT_NE(plan.explanation.front().find(" every 30 steps takes "), std::string::npos);
-}
-
-// Of an agreement that takes as long as a round nobody sees anything but the one that is waited for.
-TEST(ReplicasPlan, WhatOverlapsIsHidden) {
-  const Graph graph = test::training_graph("gpt");
-  ClusterView cluster({test::device("a", 50), test::device("b", 50)});
-  cluster.set_between(0, 0, {1e5, milliseconds(100), false});
-  ReplicasRequest request{
-      .pipeline = {.graph = &graph, .microbatches = 4, .cluster = cluster}, .count = 2, .every = 30};
-  const ReplicasPlan waits = planned(request);
-  request.settle_every = 8;
-  const ReplicasPlan overlaps = planned(request);
-  expect_lawful(request, overlaps);
-  EXPECT_EQ(waits.agreement, overlaps.agreement);
-  EXPECT_LT(overlaps.predicted_step, waits.predicted_step);
-  EXPECT_NE(overlaps.explanation.front().find(", of 7 in 8 hidden"), std::string::npos)
-      << overlaps.explanation.front();
-}
-
-// What is left open: the fewest steps and the gentlest codec, but for what others gain.
-TEST(ReplicasPlan, ChoosesRoundsAndCodecByTheLines) {
-  const Graph graph = test::training_graph("gpt");
-  ReplicasRequest open{
-      .pipeline = {.graph = &graph, .microbatches = 4},
-      .count = 2,
-      .every = 4,
-      .every_max = 400,
-      .codecs = {compress::parse("int4").value(), compress::parse("topk:0.02:int4").value()}};
-  uint64_t before = 0;
-  std::set<std::string> codecs;
-  for (const double line : {1e10, 1e7, 1e6, 1e5, 1e4, 1e3, 1e2}) {
-    SCOPED_TRACE(line);
-    open.pipeline.cluster = ClusterView({test::device("one", 40), test::device("other", 40)});
-    open.pipeline.cluster.set_between(0, 0, {line, milliseconds(1), false});
-    const ReplicasPlan plan = planned(open);
-    codecs.insert(compress::name(plan.codec));
-    // As good as this plan is that of a request which names what it chose.
-    ReplicasRequest named = open;
-    named.every = plan.every, named.every_max = 0;
-    named.codec = plan.codec, named.codecs.clear();
-    const ReplicasPlan same = planned(named);
-    expect_lawful(named, same);
-    EXPECT_EQ(same.predicted_step, plan.predicted_step);
-    EXPECT_EQ(same.agreement, plan.agreement);
-    // By how much others would be faster.
-    const auto rate_of = [&](uint64_t every, const compress::Codec& codec) {
-      named.every = every, named.codec = codec;
-      return 1 / seconds(planned(named).predicted_step);
-    };
-    const double rate = 1 / seconds(plan.predicted_step);
-    EXPECT_GE(rate, 0.95 * rate_of(400, plan.codec) * (1 - 1e-6));
-    if (plan.every > 4) {
-      EXPECT_LT(rate_of(plan.every * 3 / 4, plan.codec), 0.95 * rate_of(400, plan.codec));
-    }
-    const double gain = rate_of(400, open.codecs[1]) / rate_of(400, open.codecs[0]);
-    EXPECT_EQ(plan.codec == open.codecs[1], gain >= 1.25) << gain;
-    if (plan.codec == open.codecs[0]) {
-      EXPECT_GE(plan.every, before) << "slower lines, longer rounds";
-      before = plan.every;
-    }
-  }
-  EXPECT_EQ(codecs.size(), 2u);
-  EXPECT_GT(before, 4u);
-  open.every_max = 3;
-  EXPECT_EQ(make_replicas_plan(open).error().code, ErrorCode::InvalidArgument);
-}
-
-TEST(ReplicasPlan, SharesFollowTheSpeedOfEachReplica) {
-  const Graph graph = test::training_graph("gpt");
-  ClusterView cluster({test::device("slow", 10), test::device("fast", 40), test::device("snail", 1)});
-  cluster.set_between(0, 0, {1e6, milliseconds(20), false});
-  ReplicasRequest request{
-      .pipeline = {.graph = &graph, .microbatches = 4, .cluster = cluster}, .count = 3, .every = 40};
-  const ReplicasPlan equal = planned(request);
-  EXPECT_TRUE(equal.shares.empty());
-  request.by_speed = true;
-  const ReplicasPlan plan = planned(request);
-  expect_lawful(request, plan);
-  ASSERT_EQ(plan.shares.size(), 3u);
-  EXPECT_NEAR(static_cast<double>(plan.shares[0]), 10, 2);
-  EXPECT_EQ(plan.shares[1], 40u);
-  EXPECT_EQ(plan.shares[2], 5u) << "an eighth at least";
-  EXPECT_LT(plan.predicted_step, equal.predicted_step);
-  EXPECT_NE(plan.explanation.front().find("; shares: ["), std::string::npos) << plan.explanation.front();
-  // Of shares that a run has the larger ones go to the faster.
-  request.by_speed = false;
-  request.shares = {40, 5, 10};
-  const ReplicasPlan kept = planned(request);
-  expect_lawful(request, kept);
-  EXPECT_EQ(kept.shares, request.shares);
-  EXPECT_EQ(devices_of(kept.replicas[0]), std::set<uint32_t>{1});
-  EXPECT_EQ(devices_of(kept.replicas[1]), std::set<uint32_t>{2});
-  request.shares = {40, 5};
-  EXPECT_EQ(make_replicas_plan(request).error().code, ErrorCode::InvalidArgument);
 }
 
 // No device holds the model alone: each replica is of neighbours.

@@ -1,0 +1,84 @@
+// What holds of every plan of replicas with local steps.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dag/state.h"
+#include "plan/agreement.h"
+#include "plan/replicas.h"
+#include "tests/plan/lawful.h"
+
+namespace weft::test {
+
+using plan::AgreedWeight;
+using plan::Plan;
+using plan::PlanRequest;
+using plan::ReplicasPlan;
+using plan::ReplicasRequest;
+using plan::StagePlan;
+
+inline ReplicasPlan planned(const ReplicasRequest& request) {
+  auto plan = make_replicas_plan(request);
+  EXPECT_TRUE(plan.has_value()) << (plan ? "" : plan.error().message);
+  return plan.value_or(ReplicasPlan{});
+}
+
+inline std::set<uint32_t> devices_of(const Plan& plan) {
+  std::set<uint32_t> devices;
+  for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.front());
+  return devices;
+}
+
+// Each replica computes the whole graph on devices that no other one has, and all that is trained has an
+// owner.
+inline void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
+  const size_t count = plan.replicas.size();
+  ASSERT_TRUE(count == request.count || (count > request.count && count <= request.count_max));
+  std::set<uint32_t> used;
+  double slowest = 0, steps = 0, data = 0;
+  if (request.by_speed || !request.shares.empty()) {
+    ASSERT_EQ(plan.shares.size(), count);
+    EXPECT_EQ(*std::max_element(plan.shares.begin(), plan.shares.end()), request.every);
+  }
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const Plan& replica = plan.replicas[r];
+    expect_lawful(request.pipeline, replica);
+    for (const uint32_t device : devices_of(replica))
+      EXPECT_TRUE(used.insert(device).second) << "device " << device << " is in two replicas";
+    const auto share = static_cast<double>(plan.shares.empty() ? request.every : plan.shares[r]);
+    slowest = std::max(slowest, share * seconds(replica.predicted_step));
+    const PlanRequest& pipeline = request.pipeline;
+    data = std::max(data,
+                    share * data_seconds(pipeline.cluster, *pipeline.graph, pipeline.microbatches, replica));
+    steps += share;
+  }
+  EXPECT_LE(used.size(), request.pipeline.cluster.devices().size());
+  const auto every = static_cast<double>(request.every);
+  const double round = seconds(plan.predicted_step) * steps / static_cast<double>(count);
+  const double agreement = seconds(plan.agreement), settled = 1 / static_cast<double>(request.settle_every);
+  const double exchange = agreement + data;
+  const double expected = settled * (slowest + agreement) + (1 - settled) * std::max(slowest, exchange);
+  EXPECT_NEAR(round, expected, 1e-8 * every + 1e-6 * expected);
+
+  const dag::Graph& graph = *request.pipeline.graph;
+  std::vector<std::string> trained;
+  for (const dag::StateKey& key : dag::trained_state(graph, {}))
+    if (is_weight(key.slot)) trained.push_back(key.name);
+  ASSERT_EQ(plan.agreed.size(), trained.size());
+  for (size_t i = 0; i < trained.size(); ++i) {
+    const AgreedWeight& weight = plan.agreed[i];
+    EXPECT_EQ(weight.name, trained[i]);
+    EXPECT_LT(weight.owner, count);
+    ASSERT_EQ(weight.stages.size(), count);
+    const dag::OpId op = graph.value(graph.find_initializer(weight.name)->value).producer;
+    for (uint32_t replica = 0; replica < count; ++replica)
+      EXPECT_EQ(weight.stages[replica], plan.replicas[replica].stage_of_op[op.index]);
+  }
+}
+
+}  // namespace weft::test
