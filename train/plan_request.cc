@@ -15,14 +15,6 @@ namespace weft::train {
 
 namespace {
 
-// Beside a parameter: what was agreed last, the outer momentum, what an overlapped round began with, what a
-// replica owes, and the mean's owner.
-uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
-  if (!terms.are_local()) return 0;
-  return 1 + (terms.outer.type == replicas::OuterType::Nesterov ? 1 : 0) + (terms.overlap() ? 1 : 0) +
-         (terms.codec.kind == compress::Kind::Dense ? 0 : 2);
-}
-
 // A map says how many there are at least; a number how many there are at most.
 uint32_t exact_least(const configs::Job& job) {
   return job.replica_choice.count_max > 0 ? job.replicas.count : 1;
@@ -36,6 +28,14 @@ std::string why_one(const configs::Job& job, const dag::Graph& training) {
 }
 
 }  // namespace
+
+// What was agreed last, the outer momentum, what an overlapped round began with, what a replica owes, and the
+// mean's owner.
+uint32_t agreed_slots(const replicas::ReplicaTerms& terms) {
+  if (!terms.are_local()) return 0;
+  return 1 + (terms.outer.type == replicas::OuterType::Nesterov ? 1 : 0) + (terms.overlap() ? 1 : 0) +
+         (terms.codec.kind == compress::Kind::Dense ? 0 : 2);
+}
 
 Status check_for_peers(const configs::Job& job) {
   if (job.init)

@@ -12,6 +12,7 @@
 #include "dag/graph.h"
 #include "dag/lower.h"
 #include "plan/replicas.h"
+#include "replicas/terms.h"
 
 namespace weft::train {
 
@@ -28,6 +29,9 @@ Status check_agreed(const configs::Job& job, const dag::Graph& training);
 plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
                                std::vector<std::shared_ptr<const dag::Lowered>> classes,
                                std::optional<uint64_t> copy_rate);
+// Tensors that replicas with local steps keep beside each parameter to agree (PlanRequest::agreed_slots); 0:
+// these are none.
+uint32_t agreed_slots(const replicas::ReplicaTerms& terms);
 // All replicas of a job that may have several; nothing: it is one pipeline. `pipeline`: as above, of
 // one of them, with the devices of all.
 std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
