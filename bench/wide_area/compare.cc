@@ -4,12 +4,15 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <thread>
 #include <tuple>
 
 #include "base/check.h"
+#include "bench/wide_area/player.h"
 #include "plan/free_links.h"
+#include "plan/plan.h"
 
 namespace weft::bench {
 namespace {
@@ -66,6 +69,8 @@ class Comparing {
         add_forced_rows();
     }
     look_at_parts();
+    if (options_.replicas)
+      for (const std::string& setting : options_.settings) add_replicas(setting);
     return std::move(summary_);
   }
 
@@ -220,9 +225,22 @@ class Comparing {
         play(model_, *plan, request.cluster, {.steps = options_.steps, .tasks_ahead = options_.tasks_ahead});
     return played ? std::optional(rate(played->step)) : std::nullopt;
   }
-  static void raise(std::optional<double>& best, std::optional<double> value) {
-    if (value && (!best || *value > *best)) best = value;
-  }
+  // What each part reaches alone, parts of one kind once: the best of them, and the sum of all.
+  template <typename Kind>
+  struct Alone {
+    std::map<Kind, std::optional<double>> known{};
+    std::optional<double> best{}, sum{};
+
+    template <typename Reach>
+    void add(Kind kind, const Reach& reach) {
+      const auto at = known.find(kind);
+      const std::optional<double> rate = at == known.end() ? reach() : at->second;
+      known.emplace(std::move(kind), rate);
+      if (!rate) return;
+      best = std::max(best.value_or(0), *rate);
+      sum = sum.value_or(0) + *rate;
+    }
+  };
   void look_at_parts() {
     if (model_.stages) return;  // fewer are no answer
     summary_.free_network = reached(request(plan::with_free_links(topology_.cluster)));
@@ -231,24 +249,71 @@ class Comparing {
       const plan::DeviceView& view = topology_.cluster.devices()[device];
       return Kind{view.rates.matmul_flops_per_second, view.rates.memory_bytes_per_second, view.memory.value};
     };
-    std::set<Kind> machines;
-    std::set<std::tuple<std::vector<Kind>, double, int64_t>> sites;
+    Alone<Kind> machines;
+    Alone<std::tuple<std::vector<Kind>, double, int64_t>> sites;
     for (const auto& site : by_site(topology_.cluster)) {
       std::vector<Kind> kinds;
       for (const uint32_t device : site) {
         kinds.push_back(kind_of(device));
-        if (!machines.insert(kinds.back()).second) continue;
-        plan::PlanRequest alone = request(topology_.cluster.only({&device, 1}));
-        alone.stages = 1;
-        raise(summary_.best_machine, reached(alone));
+        machines.add(kinds.back(), [&] {
+          plan::PlanRequest alone = request(topology_.cluster.only({&device, 1}));
+          alone.stages = 1;
+          return reached(alone);
+        });
       }
       const uint32_t at = topology_.cluster.devices()[site.front()].site;
       const plan::LinkView& within = topology_.cluster.between(at, at);
-      if (!sites.emplace(std::move(kinds), within.bytes_per_second, within.latency.count()).second) continue;
-      plan::PlanRequest there = request(topology_.cluster.only(site));
-      there.compression = compression_of("auto");
-      raise(summary_.best_site, reached(there));
+      sites.add({std::move(kinds), within.bytes_per_second, within.latency.count()}, [&] {
+        plan::PlanRequest there = request(topology_.cluster.only(site));
+        there.compression = compression_of("auto");
+        return reached(there);
+      });
     }
+    summary_.best_machine = machines.best;
+    summary_.machines_alone = machines.sum;
+    summary_.best_site = sites.best;
+    summary_.sites_alone = sites.sum;
+  }
+
+  // ---- replicas ----
+
+  // That of the pipelines too, if they have it.
+  std::string compression_of_replicas() const {
+    const auto& all = options_.compressions;
+    return std::find(all.begin(), all.end(), "auto") != all.end() ? "auto" : all.back();
+  }
+  void add_replicas(const std::string& setting) {
+    const bool forced = setting == "forced";
+    plan::PlanRequest pipeline =
+        request(forced ? with_memory_scaled(topology_.cluster, summary_.memory_factor) : topology_.cluster);
+    const std::string compression = compression_of_replicas();
+    pipeline.compression = compression_of(compression);
+    for (const compress::Codec& codec : options_.replicas->codecs)
+      for (const uint64_t settle_every : options_.replicas->settle_every) {
+        ReplicasRow row{.codec = codec, .every = options_.replicas->every, .settle_every = settle_every};
+        if (forced && summary_.forced_by == "rule")
+          row.problem = "that every site holds an op is a rule for one pipeline";
+        else
+          row =
+              play_replicas(model_, pipeline, *options_.replicas, codec, settle_every, options_.tasks_ahead);
+        row.topology = topology_.name;
+        row.model = model_.name;
+        row.setting = setting;
+        row.compression = compression;
+        compare_with_others(row);
+        if (options_.on_replicas) options_.on_replicas(row);
+        summary_.replicas.push_back(std::move(row));
+      }
+  }
+  void compare_with_others(ReplicasRow& row) const {
+    if (const Row* best = summary_.best(row.setting)) {
+      row.best_pipeline = best->samples_per_second;
+      row.best_strategy = best->strategy;
+      row.best_compression = best->compression;
+    }
+    if (row.setting == "forced") return;  // with those memories nobody does it alone
+    row.sites_alone = summary_.sites_alone;
+    row.machines_alone = summary_.machines_alone;
   }
 
   const Topology& topology_;
@@ -266,6 +331,15 @@ const Row* Summary::find(const std::string& setting, const std::string& strategy
         row.has_plan())
       return &row;
   return nullptr;
+}
+
+const Row* Summary::best(const std::string& setting) const {
+  const Row* best = nullptr;
+  for (const Row& row : rows)
+    if (row.setting == setting && row.has_plan() &&
+        (!best || row.samples_per_second > best->samples_per_second))
+      best = &row;
+  return best;
 }
 
 Summary compare(const Topology& topology, const Model& model, const CompareOptions& options) {

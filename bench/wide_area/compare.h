@@ -1,4 +1,5 @@
-// Every strategy with every compression policy on one network, in both settings: planned, then played.
+// Every strategy with every compression policy on one network, in both settings: planned, then played. And
+// replicas with local steps there, if they are asked for.
 #pragma once
 
 #include <functional>
@@ -7,9 +8,8 @@
 #include <vector>
 
 #include "bench/wide_area/model.h"
-#include "bench/wide_area/player.h"
+#include "bench/wide_area/replicas.h"
 #include "bench/wide_area/topology.h"
-#include "plan/plan.h"
 
 namespace weft::bench {
 
@@ -37,11 +37,16 @@ struct Row {
 struct Summary {
   std::string topology, model;
   std::optional<double> best_machine, best_site, free_network;  // samples a second
-  std::string forced_by{};                                      // "memory", "rule"
-  std::string why_rule{};                                       // not by memory
-  double memory_factor = 1;                                     // of forced rows
+  // The sum of what each of them reaches without the others; nothing: none holds the model.
+  std::optional<double> machines_alone, sites_alone;
+  std::string forced_by{};   // "memory", "rule"
+  std::string why_rule{};    // not by memory
+  double memory_factor = 1;  // of forced rows
   std::vector<Row> rows{};
+  std::vector<ReplicasRow> replicas{};
 
+  // The fastest of a setting's rows; nullptr: none has a plan.
+  const Row* best(const std::string& setting) const;
   const Row* find(const std::string& setting, const std::string& strategy,
                   const std::string& compression) const;
 };
@@ -51,8 +56,10 @@ struct CompareOptions {
   std::vector<std::string> compressions = {"none", "uniform", "adatopk", "auto"};
   std::vector<std::string> settings = {"free", "forced"};
   uint32_t steps = 4;
-  uint32_t tasks_ahead = 2;                // of a stage's machine, as peers have it
-  std::function<void(const Row&)> on_row;  // as each is there
+  uint32_t tasks_ahead = 2;  // of a stage's machine, as peers have it
+  std::optional<ReplicasOptions> replicas{};
+  std::function<void(const Row&)> on_row;  // as each is there; likewise
+  std::function<void(const ReplicasRow&)> on_replicas;
 };
 Summary compare(const Topology& topology, const Model& model, const CompareOptions& options);
 

@@ -1,8 +1,10 @@
 // Training over wide-area links: who is how fast with which plan and which compression. bench/wan runs it.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,12 +12,17 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/wide_area/compare.h"
+#include "compress/codec.h"
 #include "configs/cluster.h"
 
 namespace weft::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// The longest round, and the most rounds between two agreements that are waited for: what is played takes
+// memory by steps.
+constexpr uint64_t kEveryMax = 10'000, kSettleEveryMax = 64;
 
 constexpr const char* kUsage =
     R"(usage: bench/wan [--links FILE] [--model gpt|resnet] [--format json] [OPTIONS]
@@ -35,20 +42,34 @@ links; devices take the time that the catalogue's figures give each kernel. The 
                    of N numbers, from row to column; the diagonal is within a region). Eight devices stand in
                    each region. Without it: the built-in topologies
   --gpu TYPE       of the catalogue, for --links (default: rtx3080)
-  --model MODEL    gpt: GPT-2 small with --links, GPT-2 XL without, 1,024 tokens, 128 samples a step, one a
-                   microbatch; resnet: ResNet-101, 256 images a step, four a microbatch. Default: both
-  --topology NAME  sites-48, scattered-48, world, campus-48, six-sites (all its bandwidths), or a cluster file;
+  --model MODEL    gpt2-small, gpt2-xl: 1,024 tokens, 128 samples a step, one a microbatch; gpt: the small one
+                   with --links, the other without; resnet: ResNet-101, 256 images a step, four a microbatch.
+                   May be repeated. Default: gpt and resnet
+  --topology NAME  sites-48, scattered-48, world, campus-48, six-sites, homes (both with all bandwidths), or a
+                   cluster file; may be repeated
+  --bandwidth B    between the six sites, or of each home's line: 8Mbit, 20Mbit, 100Mbit, 1Gbit or any other;
                    may be repeated
-  --bandwidth B    between the six sites: 8Mbit, 20Mbit, 100Mbit, 1Gbit or any other; may be repeated
+  --host-memory M  that each device has beside its own, as 32GiB: copies of the state lie there (default: none,
+                   so that they lie on the device)
   --setting S      free or forced alone
   --strategy S, --compression C   that one alone; may be repeated
   --job FILE       a job file instead of the models, as for weft plan; --set KEY=VALUE changes it
   --real           of --job, with one --topology: over real sockets too, one process a device (clock: real)
   --netns          the same, over real TCP: each process in a network namespace of its own behind a TUN link, as
                    root; SEED, QUEUE_MS and CONGESTION in the environment are the links'
+  --replicas N     rows for replicas with local steps too: so many, or as many as pay (auto). Each is a pipeline
+                   with the compression auto, or the last one asked for. They are compared with the best
+                   pipeline, and with the sum of what sites, or machines, reach alone. What replicas tell each
+                   other is played with their steps, on the same lines
+  --every H        steps that a replica makes between two agreements (default: 30)
+  --shares S       auto (default): a slower replica makes fewer of them; equal: each makes all
+  --codec C        of what replicas tell each other; may be repeated (default: int4 and topk:0.02:int4)
+  --settle-every R   1: each agreement is waited for. More: but for every R-th it travels while the next round
+                   is made; may be repeated (default: 1 and 8)
   --tasks-ahead N  that a stage hands its device (default: 2, as peers have it; a prediction has 1)
   --quick          an eighth of the microbatches
-  --format json    JSON lines: rows ("event": "row"), then one "topology" a network and model
+  --format json    JSON lines: rows ("event": "row"), those of replicas ("replicas"), then one "topology" a
+                   network and model
 )";
 
 struct Options {
@@ -56,6 +77,7 @@ struct Options {
   std::vector<std::string> sets;
   std::string gpu = "rtx3080";
   std::vector<std::string> models, topologies, bandwidths;
+  std::optional<Bytes> host_memory;
   CompareOptions compare;
   bool json = false, quick = false;
 };
@@ -81,17 +103,68 @@ void choose(std::vector<std::string>& of, std::vector<std::string> legal, const 
   of.push_back(value);
 }
 
+uint64_t count_or_exit(const std::string& name, const std::string& value, uint64_t most) {
+  uint64_t count = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  if (error != std::errc() || end != value.data() + value.size() || count < 1 || count > most)
+    usage_error(name + " " + value.substr(0, 80) + ": want a number from 1 to " + std::to_string(most) +
+                (name == "--replicas" ? ", or auto" : ""));
+  return count;
+}
+
+// Whether it is one of those of replicas.
+bool take_replicas_option(const std::string& name, const std::function<std::string()>& value,
+                          ReplicasOptions& replicas) {
+  if (name == "--replicas") {
+    const std::string count = value();
+    if (count == "auto") return true;
+    replicas.count = static_cast<uint32_t>(count_or_exit(name, count, replicas::kReplicasMax));
+    replicas.count_max = 0;
+  } else if (name == "--every") {
+    replicas.every = count_or_exit(name, value(), kEveryMax);
+  } else if (name == "--shares") {
+    std::vector<std::string> chosen;
+    choose(chosen, {"auto", "equal"}, name, value());
+    replicas.shares_by_speed = chosen.front() == "auto";
+  } else if (name == "--codec") {
+    const std::string text = value();
+    const auto codec = compress::parse(text);
+    if (!codec) usage_error(name + " " + text.substr(0, 80) + ": " + codec.error().message);
+    replicas.codecs.push_back(*codec);
+  } else if (name == "--settle-every") {
+    replicas.settle_every.push_back(count_or_exit(name, value(), kSettleEveryMax));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+ReplicasOptions with_defaults(ReplicasOptions replicas) {
+  if (replicas.codecs.empty())
+    for (const char* name : {"int4", "topk:0.02:int4"}) replicas.codecs.push_back(*compress::parse(name));
+  if (replicas.settle_every.empty()) replicas.settle_every = {1, 8};
+  return replicas;
+}
+
 Options parse(int argc, char** argv) {
   Options options;
   const CompareOptions all;
   std::vector<std::string> strategies, compressions, settings;
+  ReplicasOptions replicas;
+  bool has_replicas = false;
+  std::string of_replicas;  // the first option that means nothing without --replicas
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     const auto value = [&]() -> std::string {
       if (i + 1 == argc) usage_error(name + " wants a value");
       return argv[++i];
     };
-    if (name == "--help" || name == "-h") {
+    if (take_replicas_option(name, value, replicas)) {
+      if (name == "--replicas")
+        has_replicas = true;
+      else if (of_replicas.empty())
+        of_replicas = name;
+    } else if (name == "--help" || name == "-h") {
       std::fputs(kUsage, stdout);
       std::exit(0);
     } else if (name == "--links") {
@@ -111,11 +184,16 @@ Options parse(int argc, char** argv) {
     } else if (name == "--gpu") {
       options.gpu = value();
     } else if (name == "--model") {
-      choose(options.models, {"gpt", "resnet"}, name, value());
+      choose(options.models, {"gpt", "resnet", "gpt2-small", "gpt2-xl"}, name, value());
     } else if (name == "--topology") {
       options.topologies.push_back(value());
     } else if (name == "--bandwidth") {
       options.bandwidths.push_back(value());
+    } else if (name == "--host-memory") {
+      const std::string text = value();
+      options.host_memory = configs::parse_memory(text);
+      if (!options.host_memory)
+        usage_error("--host-memory " + text.substr(0, 80) + ": want a size, as 32GiB");
     } else if (name == "--setting") {
       choose(settings, all.settings, name, value());
     } else if (name == "--strategy") {
@@ -133,6 +211,10 @@ Options parse(int argc, char** argv) {
       usage_error("no such option: " + name.substr(0, 80));
     }
   }
+  if (has_replicas)
+    options.compare.replicas = with_defaults(std::move(replicas));
+  else if (!of_replicas.empty())
+    usage_error(of_replicas + " is of replicas: say --replicas auto, or how many");
   if (!strategies.empty()) options.compare.strategies = strategies;
   if (!compressions.empty()) options.compare.compressions = compressions;
   if (!settings.empty()) options.compare.settings = settings;
@@ -146,20 +228,16 @@ std::vector<Topology> topologies_of(const Options& options) {
   if (options.links) return {value_or_exit(topology_of_links(*options.links, options.gpu))};
   std::vector<std::string> names = options.topologies;
   if (names.empty() && options.bandwidths.empty()) names = {"sites-48", "scattered-48", "world", "campus-48"};
-  const bool all = options.topologies.empty();
-  if (all || std::find(names.begin(), names.end(), "six-sites") != names.end()) {
-    std::erase(names, "six-sites");
-    names.push_back("six-sites");
-  }
+  if (options.topologies.empty()) names.push_back("six-sites");
   std::vector<Topology> topologies;
   for (const std::string& name : names) {
-    if (name == "six-sites") {
+    if (name == "six-sites" || name == "homes") {
       std::vector<std::string> bandwidths = options.bandwidths;
       if (bandwidths.empty()) bandwidths = {"8Mbit", "20Mbit", "100Mbit", "1Gbit"};
       for (const std::string& bandwidth : bandwidths) {
         const auto bytes = configs::parse_bandwidth(bandwidth);
         if (!bytes) usage_error("--bandwidth " + bandwidth.substr(0, 80) + ": want a rate, as 20Mbit");
-        topologies.push_back(value_or_exit(six_sites(bandwidth, *bytes * 8)));
+        topologies.push_back(value_or_exit((name == "homes" ? homes : six_sites)(bandwidth, *bytes * 8)));
       }
       continue;
     }
@@ -212,6 +290,65 @@ void print(const Row& row) {
   std::printf(" [%.1f + %.1f s]\n", row.planning_seconds, row.playing_seconds);
 }
 
+const char* name_of_waiting(const ReplicasRow& row) { return row.settle_every > 1 ? "overlaps" : "waits"; }
+std::optional<double> over(const ReplicasRow& row, std::optional<double> of) {
+  return row.has_plan() && of ? std::optional(row.samples_per_second / *of) : std::nullopt;
+}
+
+Json to_json(const ReplicasRow& row) {
+  Json json{{"event", "replicas"},    {"topology", row.topology},        {"model", row.model},
+            {"setting", row.setting}, {"compression", row.compression},  {"codec", compress::name(row.codec)},
+            {"every", row.every},     {"settle_every", row.settle_every}};
+  if (!row.has_plan()) {
+    json["problem"] = row.problem;
+    return json;
+  }
+  json["replicas"] = row.replicas;
+  json["stages"] = row.stages;
+  json["sites"] = row.sites;
+  json["shares"] = row.shares;
+  json["rounds_played"] = row.rounds;
+  json["agreements_share_lines_with_steps"] = true;
+  json["samples_per_second"] = row.samples_per_second;
+  json["predicted_samples_per_second"] = row.predicted_samples_per_second;
+  json["played_over_predicted"] = row.samples_per_second / row.predicted_samples_per_second;
+  json["best_pipeline"] = number(row.best_pipeline);
+  json["best_pipeline_is"] = row.best_strategy + "+" + row.best_compression;
+  json["over_best_pipeline"] = number(over(row, row.best_pipeline));
+  json["sites_alone"] = number(row.sites_alone);
+  json["of_sites_alone"] = number(over(row, row.sites_alone));
+  json["machines_alone"] = number(row.machines_alone);
+  json["of_machines_alone"] = number(over(row, row.machines_alone));
+  json["agreement_seconds"] = seconds(row.agreement);
+  json["predicted_agreement_seconds"] = seconds(row.predicted_agreement);
+  json["agreement_bytes_per_round"] = row.bytes_of_agreement;
+  json["planning_seconds"] = row.planning_seconds;
+  json["playing_seconds"] = row.playing_seconds;
+  return json;
+}
+
+void print(const ReplicasRow& row) {
+  std::printf("%-18s %-10s %-6s %-17s %-8s ", row.topology.c_str(), row.model.c_str(), row.setting.c_str(),
+              ("replicas," + compress::name(row.codec)).c_str(), name_of_waiting(row));
+  if (!row.has_plan()) {
+    std::printf("no plan: %s\n", row.problem.c_str());
+    return;
+  }
+  std::printf("%10.4g /s, predicted %10.4g (%+5.1f%%)", row.samples_per_second,
+              row.predicted_samples_per_second, 100 * row.error());
+  if (row.best_pipeline)
+    std::printf(", %.3gx the best pipeline (%s+%s)", *over(row, row.best_pipeline), row.best_strategy.c_str(),
+                row.best_compression.c_str());
+  if (row.sites_alone) std::printf(", %.3g of sites alone", *over(row, row.sites_alone));
+  if (row.machines_alone) std::printf(", %.3g of machines alone", *over(row, row.machines_alone));
+  std::printf(
+      ", %u replicas of %u stages on %u sites, every %llu; an agreement %.3g s, predicted %.3g, %.3g B, "
+      "on the same lines as steps [%.1f + %.1f s]\n",
+      row.replicas, row.stages, row.sites, static_cast<unsigned long long>(row.every), seconds(row.agreement),
+      seconds(row.predicted_agreement), static_cast<double>(row.bytes_of_agreement), row.planning_seconds,
+      row.playing_seconds);
+}
+
 // The figures of TARGETS.md, S7.
 struct Ratios {
   std::optional<double> forced_over_equal_ops, forced_over_dense, fence_over_equal_ops;
@@ -247,6 +384,8 @@ void print_json(const Summary& summary) {
             {"model", summary.model},
             {"best_machine", number(summary.best_machine)},
             {"best_site", number(summary.best_site)},
+            {"machines_alone", number(summary.machines_alone)},
+            {"sites_alone", number(summary.sites_alone)},
             {"free_network", number(summary.free_network)},
             {"forced_by", summary.forced_by},
             {"memory_factor", summary.memory_factor},
@@ -286,19 +425,29 @@ void print_text(const Summary& summary) {
       show(ratios.free_over_site, "x").c_str(), 100 * ratios.error_max);
 }
 
+Model model_of(const std::string& name, const Options& options) {
+  if (name == "job") return value_or_exit(model_of_job(*options.job, options.sets));
+  if (name == "resnet") return resnet101(options.quick ? 8 : 64);
+  const uint32_t microbatches = options.quick ? 16 : 128;
+  return name == "gpt2-small" || (name == "gpt" && options.links) ? gpt2_small(microbatches)
+                                                                  : gpt2_xl(microbatches);
+}
+
 int run(Options options) {
   const bool json = options.json;
-  options.compare.on_row = [json](const Row& row) {
+  const auto show = [json](const auto& row) {
     json ? static_cast<void>(std::printf("%s\n", to_json(row).dump().c_str())) : print(row);
     std::fflush(stdout);
   };
-  const std::vector<Topology> topologies = topologies_of(options);
+  options.compare.on_row = show;
+  options.compare.on_replicas = show;
+  std::vector<Topology> topologies = topologies_of(options);
+  if (options.host_memory)
+    for (Topology& topology : topologies)
+      topology.cluster = with_host_memory(topology.cluster, *options.host_memory);
   if (options.job) options.models = {"job"};
   for (const std::string& name : options.models) {
-    const Model model = name == "job"      ? value_or_exit(model_of_job(*options.job, options.sets))
-                        : name == "resnet" ? resnet101(options.quick ? 8 : 64)
-                        : options.links    ? gpt2_small(options.quick ? 16 : 128)
-                                           : gpt2_xl(options.quick ? 16 : 128);
+    const Model model = model_of(name, options);
     for (const Topology& topology : topologies) {
       const Summary summary = compare(topology, model, options.compare);
       json ? print_json(summary) : print_text(summary);

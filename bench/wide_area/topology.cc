@@ -18,11 +18,12 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kDevicesEach = 8;
 constexpr size_t kRegionsMax = 256;
+constexpr double kBetweenMs = 40;  // round trip, where one bandwidth is all that is said of a network
 
 Status add_devices(const std::string& type, const std::string& region, uint32_t site,
-                   std::vector<plan::DeviceView>& devices) {
+                   std::vector<plan::DeviceView>& devices, uint32_t count = kDevicesEach) {
   WEFT_TRY(const configs::CatalogueDevice device, configs::find_device(type));
-  for (uint32_t i = 0; i < kDevicesEach; ++i)
+  for (uint32_t i = 0; i < count; ++i)
     devices.push_back({.name = region + "-" + std::to_string(i + 1),
                        .region = region,
                        .rates = configs::rates_of(device.peak_fp32_flops, device.memory_bandwidth),
@@ -125,8 +126,22 @@ Result<Topology> six_sites(const std::string& bandwidth, double bits_per_second)
     for (uint32_t to = 0; to < std::size(kSites); ++to)
       cluster.set_between(from, to,
                           from == to ? plan::LinkView{1.25e9, one_way(0.5)}
-                                     : plan::LinkView{bits_per_second / 8, one_way(40)});
+                                     : plan::LinkView{bits_per_second / 8, one_way(kBetweenMs)});
   return Topology{"six-sites-" + bandwidth, std::move(cluster)};
+}
+
+Result<Topology> homes(const std::string& bandwidth, double bits_per_second) {
+  constexpr uint32_t kHomes = 24;
+  constexpr const char* kTypes[] = {"rtx4090", "rtx3080", "rtx2080ti", "rtx3080", "rtx3080", "rtx2080ti"};
+  std::vector<plan::DeviceView> devices;
+  for (uint32_t home = 0; home < kHomes; ++home)
+    WEFT_TRY_STATUS(add_devices(kTypes[home % std::size(kTypes)], "home" + std::to_string(home + 1), home,
+                                devices, /*count=*/1));
+  for (plan::DeviceView& device : devices) device.uplink = device.downlink = bits_per_second / 8;
+  plan::ClusterView cluster(std::move(devices));
+  for (uint32_t from = 0; from < kHomes; ++from)
+    for (uint32_t to = 0; to < kHomes; ++to) cluster.set_between(from, to, {1.25e9, one_way(kBetweenMs)});
+  return Topology{"homes-" + bandwidth, std::move(cluster)};
 }
 
 std::vector<std::vector<uint32_t>> by_site(const plan::ClusterView& cluster) {
@@ -138,22 +153,34 @@ std::vector<std::vector<uint32_t>> by_site(const plan::ClusterView& cluster) {
   return all;
 }
 
+namespace {
+// The same links between other devices.
+plan::ClusterView with_devices(const plan::ClusterView& cluster, std::vector<plan::DeviceView> devices) {
+  const size_t count = devices.size();
+  plan::ClusterView view(std::move(devices));
+  for (uint32_t from = 0; from < view.site_count(); ++from)
+    for (uint32_t to = 0; to < view.site_count(); ++to) view.set_between(from, to, cluster.between(from, to));
+  if (cluster.has_pairs())
+    for (size_t from = 0; from < count; ++from)
+      for (size_t to = 0; to < count; ++to)
+        if (from != to) view.set_link(from, to, cluster.path(from, to));
+  return view;
+}
+}  // namespace
+
 plan::ClusterView with_memory_scaled(const plan::ClusterView& cluster, double factor) {
   std::vector<plan::DeviceView> devices = cluster.devices();
   for (plan::DeviceView& device : devices) {
     device.memory.value = static_cast<int64_t>(static_cast<double>(device.memory.value) * factor);
     device.host_memory.value = static_cast<int64_t>(static_cast<double>(device.host_memory.value) * factor);
   }
-  std::vector<uint32_t> all(devices.size());
-  for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
-  plan::ClusterView view(std::move(devices));
-  for (uint32_t from = 0; from < view.site_count(); ++from)
-    for (uint32_t to = 0; to < view.site_count(); ++to) view.set_between(from, to, cluster.between(from, to));
-  if (cluster.has_pairs())
-    for (size_t from = 0; from < all.size(); ++from)
-      for (size_t to = 0; to < all.size(); ++to)
-        if (from != to) view.set_link(from, to, cluster.path(from, to));
-  return view;
+  return with_devices(cluster, std::move(devices));
+}
+
+plan::ClusterView with_host_memory(const plan::ClusterView& cluster, Bytes host_memory) {
+  std::vector<plan::DeviceView> devices = cluster.devices();
+  for (plan::DeviceView& device : devices) device.host_memory = host_memory;
+  return with_devices(cluster, std::move(devices));
 }
 
 }  // namespace weft::bench

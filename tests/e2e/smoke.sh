@@ -173,6 +173,13 @@ row wan-json 2 bench/wan --quick --model gpt --links "$work/links.json" --strate
     --setting free --format json <<'FORM'
 \{"event":"(row|topology)",.*\}
 FORM
+row wan-replicas 4 bench/wan --quick --model gpt --links "$work/links.json" --strategy auto --compression auto \
+    --setting free --replicas 2 --every 4 --codec int4 --settle-every 1 <<'FORM'
+links +gpt2-small free +auto +auto +@ /s, predicted +@ \(.*%; from the start .*%\), +@ B a step, virtual.*
+links +gpt2-small free +replicas,int4 +waits +@ /s, predicted +@ \(.*%\), @x the best pipeline \(auto\+auto\), @ of sites .*
+links, gpt2-small: best machine @ /s, best site @ /s, free network @ /s
+  free: .*
+FORM
 learning=("$build/weft_bench_convergence" --model gpt --text "$work/corpus.txt" --steps 2 --every 1 --seeds 1
   --cuts 1 --codecs int4 --held-out 2 --set batch_size=4 --set microbatch_size=2)
 row convergence 10 "${learning[@]}" <<'FORM'
