@@ -49,23 +49,23 @@ links; devices take the time that the catalogue's figures give each kernel. The 
                    cluster file; may be repeated
   --bandwidth B    between the six sites, or of each home's line: 8Mbit, 20Mbit, 100Mbit, 1Gbit or any other;
                    may be repeated
-  --host-memory M  that each device has beside its own, as 32GiB: copies of the state lie there (default: none,
-                   so that they lie on the device)
+  --host-memory M  that each device has beside its own, as 32GiB: copies of the state lie there (default:
+                   none, so that they lie on the device)
   --setting S      free or forced alone
   --strategy S, --compression C   that one alone; may be repeated
   --job FILE       a job file instead of the models, as for weft plan; --set KEY=VALUE changes it
   --real           of --job, with one --topology: over real sockets too, one process a device (clock: real)
   --netns          the same, over real TCP: each process in a network namespace of its own behind a TUN link, as
                    root; SEED, QUEUE_MS and CONGESTION in the environment are the links'
-  --replicas N     rows for replicas with local steps too: so many, or as many as pay (auto). Each is a pipeline
-                   with the compression auto, or the last one asked for. They are compared with the best
-                   pipeline, and with the sum of what sites, or machines, reach alone. What replicas tell each
-                   other is played with their steps, on the same lines
+  --replicas N     rows for replicas with local steps, too: so many, or as many as pay (auto). Each is a
+                   pipeline with the compression auto, or the last one asked for. They are compared with the
+                   best pipeline, and with the sum of what sites, or machines, reach alone. What replicas tell
+                   each other is played with their steps, on the same lines
   --every H        steps that a replica makes between two agreements (default: 30)
   --shares S       auto (default): a slower replica makes fewer of them; equal: each makes all
   --codec C        of what replicas tell each other; may be repeated (default: int4 and topk:0.02:int4)
-  --settle-every R   1: each agreement is waited for. More: but for every R-th it travels while the next round
-                   is made; may be repeated (default: 1 and 8)
+  --settle-every R 1: each agreement is waited for. More: only every R-th is, the others travel while the next
+                   round is made; may be repeated (default: 1 and 8)
   --tasks-ahead N  that a stage hands its device (default: 2, as peers have it; a prediction has 1)
   --quick          an eighth of the microbatches
   --format json    JSON lines: rows ("event": "row"), those of replicas ("replicas"), then one "topology" a
