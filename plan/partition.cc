@@ -154,7 +154,9 @@ bool PartitionProblem::fits_with(uint32_t begin, uint32_t end, uint32_t stage, d
   if (over(held.parameters) + over(held.other) > stages[stage].weights_max) return false;
   const int64_t parameters = over(held.parameters);
   const int64_t state = parameters + beside.bytes(parameters) + over(held.other);
-  const int64_t copy = stages[stage].holds_copy ? state - over(held.fixed) : 0;
+  // Where the host has memory of its own, the copy lies there, and what replicas keep to agree.
+  const int64_t agreed = dag::BesideParameter{.whole = beside.whole}.bytes(parameters);
+  const int64_t copy = stages[stage].holds_copy ? state - over(held.fixed) : -agreed;
   const auto widest = [&](const RangeMax& of) {
     return std::max(of.of(begin, end), stage == 0 ? of.of(tail, model->positions) : int64_t{0});
   };

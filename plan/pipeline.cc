@@ -357,9 +357,11 @@ class PipelineBuilder {
             bytes_of(initializer.value));
     for (const auto& output : graph_.outputs()) {
       if (output.role != OutputRole::Gradient) continue;
-      const int64_t slots = bytes_beside(graph_.spec(output.value), options_.beside());
-      add(stage_of_op_[producer(output.value)], options_.gradient_sums * bytes_of(output.value) + slots,
-          slots);
+      const dag::TensorSpec& parameter = graph_.spec(output.value);
+      const int64_t slots = bytes_beside(parameter, options_.beside());
+      const int64_t agreed = bytes_beside(parameter, {.whole = options_.agreed_slots});
+      add(stage_of_op_[producer(output.value)],
+          options_.gradient_sums * bytes_of(output.value) + slots - agreed, slots + agreed);
     }
     std::vector<uint64_t> copies;
     for (uint32_t i = 0; i < graph_.ops().size(); ++i)

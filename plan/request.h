@@ -32,7 +32,8 @@ struct PlanRequest {
   dag::SlotType slot_type = dag::SlotType::Float32;
   uint32_t slots_among = 1;    // so many devices with the same parameters have a part of the slots each
   uint32_t gradient_sums = 1;  // likewise, for its gradient: 2 where ranges are added up apart
-  // Likewise, for what replicas with local steps keep to agree: it lasts, and no update reads it.
+  // Likewise, for what replicas keep to agree: it lasts, no update reads it, and it lies in the host's
+  // memory.
   uint32_t agreed_slots = 0;
   bool clips_norm = false;  // a step's updates wait until all its gradients are known
   bool evaluates = false;   // another program runs on the same weights: a microbatch of its own

@@ -5,7 +5,8 @@
 #   bench/replicas/speed.sh [RATE...]      8Mbit 20Mbit 100Mbit
 # HOMES (6) peers; DEVICE (null:gtx1080ti/16), WIDTH (512), LAYERS (4), LENGTH (192) and BATCH (16) say what a step takes:
 # 0.12 s on one. SLOW (0): so many of the homes have SLOW_DEVICE (null:gtx1080ti/48), and replicas run once more with shares
-# of a round by speed. SITE (1) of them are at one place (homes.sh): a replica is one place, in as many stages. CODEC
+# of a round by speed. SITE (1) of them are at one place (homes.sh): a replica is one place, in as many stages.
+# MEASURED (45): so many seconds the peers of places have to be measured with each other, before anything is planned. CODEC
 # (topk:0.02:int4) of what they tell each other; OVERLAP (0): they run once more with rounds that overlap, and all have the same
 # weights every so many of them. SECONDS_EACH (60): how long each is watched once it runs. A rate takes 4 minutes.
 # First one place alone trains, the last; of-sum: of so many times what it reaches (where some are slow, of what nobody reaches).
@@ -38,6 +39,7 @@ for rate in "${rates[@]}"; do
       join_home "$i" "$([ "$i" -ge "$slow" ] || echo "$slow_device")"
     done
     for ((i = homes - there; i < homes; ++i)); do wait_for_log "$work/home$i.log" 'info joined'; done
+    [ "$site" -eq 1 ] || sleep "${MEASURED:-45}"
     case $as in
       alone) samples_a_second --set "placement.stages=$site"
              sum=$(awk -v a="$RATE" -v n=$((homes / site)) 'BEGIN { print a * n }') ;;

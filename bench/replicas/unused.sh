@@ -3,6 +3,7 @@
 # GPT tiny by `weft local` on two threads, and by two peers, each on a core of its own, in turns. Medians of a step's seconds,
 # the most memory that a process took, and the bytes that went over loopback in a whole run of the two.
 #   bench/replicas/unused.sh OLD NEW [ROUNDS]          3; as root, for it counts in a network namespace of its own
+# STEPS (60): of each run.
 old=$(realpath "${1:?OLD}") new=$(realpath "${2:?NEW}") rounds=${3:-3}
 if [ -z "${WEFT_UNUSED_INSIDE:-}" ]; then
   WEFT_UNUSED_INSIDE=1 exec unshare --net bash -c 'ip link set lo up && exec "$@"' - "$0" "$old" "$new" "$rounds"
@@ -10,14 +11,14 @@ fi
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 cluster_begin
 made_text 300000 >"$work/corpus.txt"
-run=(examples/gpt/job.yaml --set "data.train.path=$work/corpus.txt" --set steps=40 --set evaluate_every=0 --set checkpoint=null)
+run=(examples/gpt/job.yaml --set "data.train.path=$work/corpus.txt" --set "steps=${STEPS:-60}" --set evaluate_every=0 --set checkpoint=null)
 
 seconds_of() {  # of each step after the fifth
   awk '/"event": ?"step"/ { match($0, /"seconds": ?[0-9.e+-]+/); t = substr($0, RSTART, RLENGTH); sub(/.*: ?/, "", t); if (++n > 5) print t }' "$1"
 }
 median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
 most_mib() { for pid in "$@"; do awk '/VmHWM/ { print $2 / 1024 }' "/proc/$pid/status"; done | sort -g | tail -n 1; }
-sent() { cat /sys/class/net/lo/statistics/tx_bytes; }
+sent() { awk '$1 == "lo:" { print $10 }' /proc/net/dev; }
 
 for ((round = 0; round < rounds; ++round)); do
   for which in old new; do

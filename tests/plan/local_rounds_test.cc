@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "plan/plan.h"
 #include "tests/plan/graphs.h"
 #include "tests/plan/replicas_lawful.h"
 
@@ -99,6 +100,42 @@ TEST(ReplicasPlan, ChoosesRoundsAndCodecByTheLines) {
   EXPECT_GT(before, 4u);
   open.every_max = 3;
   EXPECT_EQ(make_replicas_plan(open).error().code, ErrorCode::InvalidArgument);
+}
+
+// A card whose host has memory of its own holds no less of the model because it agrees with others.
+TEST(ReplicasPlan, WhatTheyKeepToAgreeLiesOnTheHost) {
+  const Graph graph = test::training_graph("gpt");
+  int64_t parameters = 0;
+  for (const dag::GraphOutput& output : graph.outputs())
+    if (output.role == dag::OutputRole::Gradient) parameters += graph.spec(output.value).bytes().value;
+  const auto stage = [&](uint32_t agreed, Bytes host) {
+    DeviceView card = test::device("card", 40);
+    card.host_memory = host;
+    const PlanRequest request{.graph = &graph,
+                              .microbatches = 4,
+                              .optimizer_slots = 2,
+                              .agreed_slots = agreed,
+                              .cluster = ClusterView({card})};
+    return make_plan(request).value().stages.front();
+  };
+  const Bytes host{int64_t{64} << 30}, none{};
+  EXPECT_EQ(stage(4, host).memory, stage(0, host).memory);
+  EXPECT_GE((stage(4, host).host_memory - stage(0, host).host_memory).value, 2 * 4 * parameters);
+  const auto all = [&](uint32_t agreed) {
+    const StagePlan of = stage(agreed, none);
+    return of.memory.value + of.host_memory.value;
+  };
+  EXPECT_GE(all(4) - all(0), 2 * 4 * parameters) << "a processor has one memory";
+  // A cut that fits by the planner's search, too: what is left free by what lies on the host.
+  DeviceView card = test::device("card", 40);
+  card.host_memory = host;
+  card.memory = Bytes{stage(0, host).memory.value + parameters};
+  const auto fits = make_plan({.graph = &graph,
+                               .microbatches = 4,
+                               .optimizer_slots = 2,
+                               .agreed_slots = 4,
+                               .cluster = ClusterView({card})});
+  EXPECT_TRUE(fits.has_value()) << fits.error().message;
 }
 
 TEST(ReplicasPlan, SharesFollowTheSpeedOfEachReplica) {
