@@ -228,6 +228,8 @@ namespace {
 // A run that moves may have granted several rounds up to the one that settles.
 bool is_kept(const InnerSteps& inner, uint64_t agreement, uint64_t granted, std::optional<uint64_t> settled) {
   constexpr uint64_t kAgreementsKept = 3;  // by peers, where rounds overlap
+  // Elsewhere the last one, until the next round begins.
+  if (!inner.local()->terms.overlap()) return agreement == granted;
   uint64_t later = 0;
   for (uint64_t end = agreement; end < granted && later < kAgreementsKept;) {
     end = inner.next_end(end + 1);

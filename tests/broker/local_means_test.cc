@@ -70,6 +70,29 @@ TEST(MeanChecks, AreOfAgreementsThatStagesStillHave) {
   EXPECT_EQ(looked_at, (std::vector<uint64_t>{kSettles - 2 * kEvery, kSettles - kEvery, kSettles}));
 }
 
+// Elsewhere a stage has what it showed until its next round begins. So nobody is asked for an agreement
+// behind which more is granted, whenever a run is to stop.
+TEST(MeanChecks, OfRoundsThatDoNotOverlapAreOfTheLastAgreementAlone) {
+  size_t asked = 0, agreed = 0;
+  for (const bool stays : {false, true})
+    for (const bool to_go_on : {false, true})
+      for (int moment = 0; moment < 60; ++moment) {
+        local::LocalRun run({.replicas = 3, .every = 3, .steps = 180, .replicas_max = 3}, {}, looking().run);
+        if (stays) run.run->let_copies_stay(true);
+        run.hear(run.run->start(run.now));
+        for (int turn = 0; turn < moment && run.turn(); ++turn) continue;
+        run.hear(run.run->request_stop(run.now, to_go_on));
+        run.play();
+        agreed += run.run->committed_step() / 3;
+        for (const proto::Command& command : run.script) {
+          if (command.kind != proto::CommandKind::CheckMean) continue;
+          ++asked;
+          EXPECT_EQ(command.check.agreement, command.step) << "moment " << moment << ", stays " << stays;
+        }
+      }
+  EXPECT_GT(2 * asked, agreed) << "most of them are looked at";
+}
+
 TEST_F(MeansTest, WhoTookAnotherMeanIsFoundAndTheSecondTimeItIsOut) {
   begin(5);
   const uint8_t liar = local_.peer_of(1);
