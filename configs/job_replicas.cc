@@ -142,6 +142,9 @@ bool is_step(const Node& node) { return node.kind == Node::Kind::Scalar && node.
 
 // A number of steps, or between which numbers it is chosen.
 void read_every(MapReader& sync, const Node& node, Problems& problems, Job& job) {
+  if (node.kind == Node::Kind::Scalar && node.text == "auto")
+    return sync.problem(node.where,
+                        "`sync.every` is chosen between two numbers: say which, as {min: 10, max: 100}");
   if (node.kind != Node::Kind::Map) {
     job.replicas.every = sync.parse_count(node, "every", 1, kStepsMax).value_or(1);
     return;

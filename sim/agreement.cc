@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "replicas/agreement.h"
+#include "replicas/agreements_kept.h"
 #include "sim/arithmetic.h"
 
 namespace weft::sim {
@@ -82,10 +83,6 @@ std::optional<replicas::TakenPiece> take_piece(const replicas::CheckedPiece& pie
 }
 
 // ---- a seat
-
-namespace {
-constexpr size_t kAgreedKept = 3;
-}
 
 HashAgreement::HashAgreement(std::shared_ptr<const proto::AssignStage> assignment, const Kept& kept, Bug bug)
     : assignment_(std::move(assignment)), bug_(bug), weights_(peer::agreed_weights(*assignment_)) {
@@ -350,7 +347,7 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
     }
   }
   agreed_.push_back(std::move(here));
-  if (agreed_.size() > kAgreedKept) agreed_.pop_front();
+  if (agreed_.size() > agreements_kept(local().terms)) agreed_.pop_front();
   return agreed;
 }
 

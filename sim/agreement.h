@@ -90,6 +90,9 @@ class HashAgreement {
   // As SeatAgreement.
   std::optional<Digest> owed() const;
   Result<replicas::ShownPiece> show(const proto::MeanCheck& check) const;
+  void begin_round() {
+    if (!local().terms.overlap()) agreed_.clear();
+  }
   // From now on it takes other means than it should, when that says so, and goes on from them itself.
   void distort_means(std::function<bool()> now) { distorts_ = std::move(now); }
   const std::vector<peer::AgreedWeight>& weights() const { return weights_; }

@@ -223,6 +223,9 @@ void HashRunner::add_gradient(Parameter& parameter, const peer::MicrobatchKey& k
 
 Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& output) {
   Program& program = programs_.at(task.key.program);
+  const bool begins_step = task.key.program == ProgramKind::Train && task.first_segment &&
+                           task.key.microbatch == microbatches_of(*assignment_).first;
+  if (begins_step && agreement_) agreement_->begin_round();
   std::vector<uint64_t>& values = program.active[task.key.microbatch];
   const HashProgram& hashes = *program.hashes;
   if (values.empty()) {

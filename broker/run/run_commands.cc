@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "replicas/agreements_kept.h"
+
 namespace weft::broker {
 
 using proto::Command;
@@ -227,16 +229,16 @@ namespace {
 // A stage shows what it has of a mean once it has done all that is granted, and of the last agreements alone.
 // A run that moves may have granted several rounds up to the one that settles.
 bool is_kept(const InnerSteps& inner, uint64_t agreement, uint64_t granted, std::optional<uint64_t> settled) {
-  constexpr uint64_t kAgreementsKept = 3;  // by peers, where rounds overlap
-  // Elsewhere the last one, until the next round begins.
-  if (!inner.local()->terms.overlap()) return agreement == granted;
+  const replicas::ReplicaTerms& terms = inner.local()->terms;
+  if (!terms.overlap()) return agreement == granted;  // behind it another round begins
+  const uint64_t kept = agreements_kept(terms);
   uint64_t later = 0;
-  for (uint64_t end = agreement; end < granted && later < kAgreementsKept;) {
+  for (uint64_t end = agreement; end < granted && later < kept;) {
     end = inner.next_end(end + 1);
     const bool is_over = end <= granted && (inner.is_agreed(end, granted) || settled == granted);
     later += is_over ? 1 : 0;
   }
-  return later < kAgreementsKept;
+  return later < kept;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "replicas/agreements_kept.h"
 #include "storage/blob_store.h"
 
 namespace weft::peer {
@@ -356,7 +357,7 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
     }
   }
   if (are_looked_at())
-    shown_.add({here.step, std::move(here.sent), std::move(here.evidence)}, local().terms.overlap() ? 3 : 1);
+    shown_.add({here.step, std::move(here.sent), std::move(here.evidence)}, agreements_kept(local().terms));
   return {};
 }
 

@@ -23,7 +23,7 @@ class ShownRounds {
     replicas::MeanEvidence evidence{};
   };
   // So many are kept.
-  void add(Round round, size_t most) {
+  void add(Round round, uint64_t most) {
     rounds_.push_back(std::move(round));
     if (rounds_.size() > most) rounds_.pop_front();
   }

@@ -151,6 +151,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"sync={}", "`sync.every` is missing; after how many steps"},
       {"sync={every: 0}", "`sync.every` must be a whole number from 1"},
       {"sync={every: 30, codec: topk}", "`sync.codec`: "},
+      {"sync={every: auto}", "`sync.every` is chosen between two numbers: say which"},
       {"sync={every: {min: 10}}", "`sync.every.max` is missing"},
       {"sync={every: {max: 10}}", "`sync.every.min` is missing"},
       {"sync={every: {min: 0, max: 10}}", "`sync.every.min` must be a whole number from 1"},

@@ -16,6 +16,13 @@ namespace weft::test {
 
 using PlannedRunPtr = std::shared_ptr<const broker::PlannedRun>;
 
+// nullptr: the stage has none of that kind.
+inline const proto::StageProgram* program_of(const proto::AssignStage& stage, proto::ProgramKind kind) {
+  for (const proto::StageProgram& program : stage.programs)
+    if (program.kind == kind) return &program;
+  return nullptr;
+}
+
 class PlannedNet : public ::testing::Test {
  protected:
   // A net with running statistics, momentum and an evaluation.

@@ -20,12 +20,7 @@ using dag::StateSlot;
 using proto::AssignStage;
 using proto::ProgramKind;
 using test::PlannedRunPtr;
-
-const proto::StageProgram* program_of(const AssignStage& stage, ProgramKind kind) {
-  for (const proto::StageProgram& program : stage.programs)
-    if (program.kind == kind) return &program;
-  return nullptr;
-}
+using test::program_of;
 
 bool is_agreed(const StateKey& key) { return is_weight(key.slot); }
 

@@ -27,10 +27,7 @@ class SharedSlotsPlanned : public test::PlannedNet {
 };
 
 const dag::Graph& trained(const AssignStage& stage) {
-  for (const proto::StageProgram& program : stage.programs)
-    if (program.kind == proto::ProgramKind::Train) return *program.graph;
-  static const dag::Graph kNone;
-  return kNone;
+  return *test::program_of(stage, proto::ProgramKind::Train)->graph;
 }
 
 // What its stages' snapshots hold, each under a name of its own.
