@@ -102,12 +102,27 @@ double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad>
   return differences.seconds() + means.seconds();
 }
 
+std::vector<Bytes> data_bytes(const dag::Graph& graph) {
+  int64_t longest = 0;
+  for (uint32_t v = 0; v < graph.values().size(); ++v)
+    for (const int64_t dim : graph.spec(dag::ValueId{v}).shape) longest = std::max(longest, dim);
+  const int64_t of_place = longest <= UINT16_MAX + 1 ? 2 : 4;
+  std::vector<Bytes> bytes;
+  for (const dag::ValueId input : graph.inputs()) {
+    const dag::TensorSpec& spec = graph.spec(input);
+    const bool is_narrowed = spec.dtype == dag::DType::I32 || spec.dtype == dag::DType::I64;
+    bytes.push_back(is_narrowed ? Bytes{spec.element_count() * of_place} : spec.bytes());
+  }
+  return bytes;
+}
+
 double data_seconds(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
                     const Plan& plan) {
+  const std::vector<Bytes> of_inputs = data_bytes(graph);
   std::map<uint32_t, double> bytes;
-  for (const dag::ValueId input : graph.inputs()) {
-    const uint32_t stage = plan.stage_of_op[graph.value(input).producer.index];
-    bytes[plan.stages[stage].devices.front()] += static_cast<double>(graph.spec(input).bytes().value);
+  for (size_t i = 0; i < of_inputs.size(); ++i) {
+    const uint32_t stage = plan.stage_of_op[graph.value(graph.inputs()[i]).producer.index];
+    bytes[plan.stages[stage].devices.front()] += static_cast<double>(of_inputs[i].value);
   }
   double longest = 0;
   for (const auto& [device, of_one] : bytes)

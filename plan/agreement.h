@@ -30,6 +30,9 @@ double rate_to(const ClusterView& cluster, uint32_t device, const std::vector<ui
 
 // First all differences, then all means: as long as the busiest line or link takes, and a latency each way.
 double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors);
+// By input of the graph, what a microbatch of it takes as it travels (dag/narrow.h). Whole numbers are taken
+// for places in something that the graph has: two bytes each, unless some value is longer than that can say.
+std::vector<Bytes> data_bytes(const dag::Graph& graph);
 // How long a step's samples take over the downlink of the device that takes most of them. `plan`: of a
 // request with that graph, so many microbatches a step, on devices of the cluster.
 double data_seconds(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,

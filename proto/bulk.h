@@ -55,6 +55,8 @@ struct GetMicrobatch {
   uint64_t step = 0;  // Train
   uint32_t microbatch = 0;
   std::vector<std::string> inputs{};
+  bool narrows =
+      false;  // whole numbers may come in a shorter type (dag/narrow.h), as from minor version 30 on
 };
 struct MicrobatchAnswer {
   uint64_t request = 0;

@@ -13,6 +13,7 @@
 #include "bench/wide_area/clock.h"
 #include "bench/wide_area/lines.h"
 #include "peer/machine/stage.h"
+#include "plan/agreement.h"
 #include "proto/agreed_weights.h"
 
 namespace weft::bench {
@@ -49,10 +50,12 @@ class Cluster {
       if (stage.downlink->is_limited())
         stage.data_flow = stage.downlink->add([this, s](size_t size, Instant) { take_data(s, size); });
       const dag::Graph& graph = *assignments_[s]->programs[0].graph;
-      for (const dag::ValueId input : graph.inputs())
+      const std::vector<Bytes> data = plan::data_bytes(model.graph);  // a stage alone knows no vocabulary
+      for (size_t i = 0; i < data.size(); ++i)
         if (const auto& names = assignments_[s]->programs[0].data_inputs;
-            std::find(names.begin(), names.end(), graph.value(input).name) != names.end())
-          stage.data_bytes += static_cast<size_t>(graph.spec(input).bytes().value);
+            std::find(names.begin(), names.end(), model.graph.value(model.graph.inputs()[i]).name) !=
+            names.end())
+          stage.data_bytes += static_cast<size_t>(data[i].value);
       stage.sends_of_segment.resize(assignments_[s]->programs[0].segment_count);
       for (const proto::EdgeEnd& end : assignments_[s]->programs[0].sends) add_send(s, end, graph);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dag/loss.h"
+#include "dag/narrow.h"
 #include "data/loader.h"
 
 namespace weft::broker {
@@ -128,6 +129,7 @@ Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
     } else {
       result.tensors.push_back(read.tensors.at(input));
     }
+    if (request.narrows) result.tensors.back() = dag::narrowed(result.tensors.back());
   }
   return result;
 }

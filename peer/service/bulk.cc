@@ -178,11 +178,11 @@ void BulkTransfers::missing(proto::HaveBlobs question,
   send_(message_frame(question));
 }
 
-void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::vector<dag::TensorSpec> specs,
                                    std::function<void(Result<MicrobatchData>)> done) {
   request.request = next_request_++;
   send_(message_frame(request));
-  microbatches_.ask(std::move(request), std::move(sizes), std::move(done));
+  microbatches_.ask(std::move(request), std::move(specs), std::move(done));
 }
 
 // To a get.

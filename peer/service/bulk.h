@@ -95,9 +95,9 @@ class BulkTransfers {
   void missing(proto::HaveBlobs question, std::function<void(Result<std::vector<Digest>>)> done);
 
   using MicrobatchData = peer::MicrobatchData;
-  // `sizes`: bytes of each input, in order; empty: as the other side says. What is larger ends the
+  // `specs`: of each input, in order; empty: as the other side says. What is of another ends the
   // connection.
-  void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+  void get_microbatch(proto::GetMicrobatch request, std::vector<dag::TensorSpec> specs,
                       std::function<void(Result<MicrobatchData>)> done);
 
   // What came: true when it was for this. Errors end the connection.

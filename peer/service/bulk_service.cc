@@ -74,10 +74,10 @@ void BulkService::cancel_puts(uint64_t owner) {
   });
 }
 
-void BulkService::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+void BulkService::get_microbatch(proto::GetMicrobatch request, std::vector<dag::TensorSpec> specs,
                                  Done<BulkTransfers::MicrobatchData> done) {
-  loop_.post([this, request = std::move(request), sizes = std::move(sizes),
-              done = on_owner(std::move(done))] { transfers().get_microbatch(request, sizes, done); });
+  loop_.post([this, request = std::move(request), specs = std::move(specs),
+              done = on_owner(std::move(done))] { transfers().get_microbatch(request, specs, done); });
 }
 
 void BulkService::reset() {

@@ -56,8 +56,8 @@ class BulkService {
   void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
            std::function<void(Status)> done);
   void cancel_puts(uint64_t owner);  // those that have not begun
-  // `sizes`: as in BulkTransfers.
-  void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+  // `specs`: as in BulkTransfers.
+  void get_microbatch(proto::GetMicrobatch request, std::vector<dag::TensorSpec> specs,
                       Done<BulkTransfers::MicrobatchData> done);
   // The broker was lost: all connections are closed, what was asked for is not wanted.
   void reset();

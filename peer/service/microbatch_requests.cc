@@ -2,15 +2,16 @@
 
 #include <utility>
 
+#include "dag/narrow.h"
 #include "proto/codec/codec.h"
 
 namespace weft::peer {
 
-void MicrobatchRequests::ask(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+void MicrobatchRequests::ask(proto::GetMicrobatch request, std::vector<dag::TensorSpec> specs,
                              std::function<void(Result<MicrobatchData>)> done) {
-  sizes.resize(sizes.empty() ? 0 : request.inputs.size());
+  specs.resize(specs.empty() ? 0 : request.inputs.size());
   const uint64_t number = request.request;
-  pending_[number] = {std::move(request), std::move(sizes), {}, std::move(done)};
+  pending_[number] = {std::move(request), std::move(specs), {}, std::move(done)};
 }
 
 Status MicrobatchRequests::on_answer(const proto::MicrobatchAnswer& answer) {
@@ -36,7 +37,11 @@ Status MicrobatchRequests::on_tensor(ReceivedTensor tensor) {
   if (tensor.header.codec.kind != compress::Kind::Dense)
     return fail(ErrorCode::InvalidArgument, "data that is not sent as it is");
   Pending& pending = at->second;
-  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = std::move(tensor.payload);
+  const uint32_t input = tensor.header.edge;
+  if (!pending.specs.empty()) {
+    WEFT_TRY(tensor.payload, dag::widened(tensor.payload, pending.specs[input]));
+  }
+  pending.result.tensors[pending.request.inputs[input]] = std::move(tensor.payload);
   if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
   const auto done = std::move(pending.done);
   MicrobatchData result = std::move(pending.result);
@@ -52,8 +57,9 @@ Result<net::PayloadPlace> MicrobatchRequests::place(size_t payload_size, std::sp
   if (!tensor) return fail(tensor.error());
   if (receiving_ == 0 || at == pending_.end() || tensor->header.edge >= at->second.request.inputs.size())
     return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
-  const std::vector<uint64_t>& sizes = at->second.sizes;
-  if (!sizes.empty() && payload_size - tensor->size > sizes[tensor->header.edge])
+  const std::vector<dag::TensorSpec>& specs = at->second.specs;
+  if (!specs.empty() &&
+      payload_size - tensor->size > static_cast<size_t>(specs[tensor->header.edge].bytes().value))
     return fail(ErrorCode::InvalidArgument, "data that is larger than what was asked for");
   return net::PayloadPlace{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
 }

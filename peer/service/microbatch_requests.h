@@ -31,9 +31,10 @@ struct MicrobatchData {
 
 class MicrobatchRequests {
  public:
-  // As `request.request` names it. `sizes`: bytes of each input, in order; empty: as the other side says.
+  // As `request.request` names it. `specs`: of each input, in order, whose numbers may come as shorter ones
+  // (dag/narrow.h); empty: as the other side says.
   // `done` is called exactly once, unless this is destroyed first.
-  void ask(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+  void ask(proto::GetMicrobatch request, std::vector<dag::TensorSpec> specs,
            std::function<void(Result<MicrobatchData>)> done);
   Status on_answer(const proto::MicrobatchAnswer& answer);
   Status on_tensor(ReceivedTensor tensor);
@@ -45,7 +46,7 @@ class MicrobatchRequests {
  private:
   struct Pending {
     proto::GetMicrobatch request;
-    std::vector<uint64_t> sizes;
+    std::vector<dag::TensorSpec> specs;
     MicrobatchData result;
     std::function<void(Result<MicrobatchData>)> done;
   };

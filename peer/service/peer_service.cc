@@ -19,10 +19,10 @@ constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kLinger = std::chrono::seconds(1);
 constexpr Duration kTickMin = std::chrono::milliseconds(1);
 constexpr uint32_t kTasksAhead = 2;  // the compute thread has the next one before it asks (bench/task_gap.cc)
-uint64_t bytes_of_input(const dag::Graph& graph, const std::string& name) {
+dag::TensorSpec spec_of_input(const dag::Graph& graph, const std::string& name) {
   for (const dag::ValueId input : graph.inputs())
-    if (graph.value(input).name == name) return static_cast<uint64_t>(graph.spec(input).bytes().value);
-  return 0;  // decoding has looked
+    if (graph.value(input).name == name) return graph.spec(input);
+  return {};  // decoding has looked
 }
 BulkTransfers::PutOptions put_options(const UploadBlob& upload) {
   return {.durable = upload.durable,
@@ -372,17 +372,18 @@ void PeerService::on_hashed(uint64_t generation, const Task& task,
 void PeerService::fetch_data(const FetchData& fetch) {
   const proto::AssignStage& assignment = *stages_.at(fetch.generation).assignment;
   const proto::StageProgram& program = program_of(assignment, fetch.key.program);
-  std::vector<uint64_t> sizes;
-  sizes.reserve(program.data_inputs.size());
-  for (const std::string& name : program.data_inputs) sizes.push_back(bytes_of_input(*program.graph, name));
+  std::vector<dag::TensorSpec> specs;
+  specs.reserve(program.data_inputs.size());
+  for (const std::string& name : program.data_inputs) specs.push_back(spec_of_input(*program.graph, name));
   proto::GetMicrobatch request{.run = assignment.run,
                                .data_key = assignment.data_key,
                                .program = fetch.key.program,
                                .step = step_of_data(assignment, fetch.key),
                                .microbatch = fetch.key.microbatch,
-                               .inputs = program.data_inputs};
+                               .inputs = program.data_inputs,
+                               .narrows = true};
   bulk_->get_microbatch(
-      std::move(request), std::move(sizes),
+      std::move(request), std::move(specs),
       [this, key = fetch.key, generation = fetch.generation](Result<BulkTransfers::MicrobatchData> result) {
         if (!is_held(generation)) return;
         if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));

@@ -95,6 +95,7 @@ void put(const GetMicrobatch& from, wire::GetMicrobatch& to) {
   to.set_step(from.step);
   to.set_microbatch(from.microbatch);
   put_plain(from.inputs, *to.mutable_inputs());
+  to.set_narrows(from.narrows);
 }
 Status get(const wire::GetMicrobatch& from, GetMicrobatch& to) {
   Reader read("GetMicrobatch");
@@ -105,6 +106,7 @@ Status get(const wire::GetMicrobatch& from, GetMicrobatch& to) {
   to.step = from.step();
   to.microbatch = from.microbatch();
   read.texts(from.inputs(), to.inputs, kShortListMax, kSymbolMax, "inputs");
+  to.narrows = from.narrows();
   return read.status();
 }
 

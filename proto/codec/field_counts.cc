@@ -60,7 +60,7 @@ static_assert(has_fields<PutBlob, 6>);
 static_assert(has_fields<BlobAnswer, 6>);
 static_assert(has_fields<HaveBlobs, 4>);
 static_assert(has_fields<MissingBlobs, 2>);
-static_assert(has_fields<GetMicrobatch, 7>);
+static_assert(has_fields<GetMicrobatch, 8>);
 static_assert(has_fields<MicrobatchAnswer, 5>);
 static_assert(has_fields<FilePiece, 3>);
 static_assert(has_fields<PackedFile, 2>);

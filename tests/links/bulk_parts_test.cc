@@ -70,11 +70,11 @@ TEST(PutBody, PacksOnABase) { pack_and_unpack(/*has_base=*/true); }
 
 class MicrobatchRequestsTest : public testing::Test {
  protected:
-  void ask(uint64_t number, std::vector<uint64_t> sizes = {}) {
+  void ask(uint64_t number, std::vector<dag::TensorSpec> specs = {}) {
     proto::GetMicrobatch request;
     request.request = number;
     request.inputs = {"x", "y"};
-    requests_.ask(request, std::move(sizes),
+    requests_.ask(request, std::move(specs),
                   [this](Result<MicrobatchData> data) { done_ = std::move(data); });
   }
   static ReceivedTensor tensor(uint32_t edge, int64_t size) {
@@ -110,7 +110,7 @@ TEST_F(MicrobatchRequestsTest, WhatWasNotAskedForIsAnError) {
   EXPECT_FALSE(requests_.on_answer({.request = 4}));
   EXPECT_FALSE(requests_.on_tensor(tensor(0, 1)));
   EXPECT_FALSE(place(0, 1));
-  ask(4, {8, 9});
+  ask(4, {{dag::DType::U8, {8}}, {dag::DType::U8, {9}}});
   EXPECT_FALSE(requests_.on_tensor(tensor(0, 1))) << "before its answer";
   ASSERT_TRUE(requests_.on_answer({.request = 4}));
   EXPECT_FALSE(requests_.on_answer({.request = 4})) << "while its tensors come";
@@ -118,6 +118,30 @@ TEST_F(MicrobatchRequestsTest, WhatWasNotAskedForIsAnError) {
   EXPECT_FALSE(place(0, 9)) << "larger than it may be";
   EXPECT_TRUE(place(1, 9));
   EXPECT_FALSE(done_);
+}
+
+// Tokens in one byte each, where that is enough.
+TEST_F(MicrobatchRequestsTest, WhatComesAsShorterNumbersIsWhatWasAskedFor) {
+  const dag::TensorSpec tokens{dag::DType::I64, {3}}, rest{dag::DType::F32, {1}};
+  const auto answer = [&](uint64_t number) {
+    ask(number, {tokens, rest});
+    ASSERT_TRUE(requests_.on_answer({.request = number}));
+  };
+  answer(4);
+  ASSERT_TRUE(place(0, 3));
+  ReceivedTensor narrow{{.edge = 0, .spec = {dag::DType::U8, {3}}},
+                        dag::from_int64s({dag::DType::U8, {3}}, std::vector<int64_t>{1, 0, 255})};
+  ASSERT_TRUE(requests_.on_tensor(narrow));
+  ASSERT_TRUE(requests_.on_tensor({{.edge = 1, .spec = rest}, dag::Tensor(rest)}));
+  ASSERT_TRUE(done_ && *done_);
+  EXPECT_EQ((*done_)->tensors.at("x").spec(), tokens);
+  EXPECT_EQ(dag::to_int64s((*done_)->tensors.at("x")), (std::vector<int64_t>{1, 0, 255}));
+  for (const dag::TensorSpec& wrong :
+       {dag::TensorSpec{dag::DType::U8, {4}}, {dag::DType::F32, {3}}, {dag::DType::U32, {3}}}) {
+    answer(5);
+    EXPECT_FALSE(requests_.on_tensor({{.edge = 0, .spec = wrong}, dag::Tensor(wrong)}));
+    requests_.fail_all({ErrorCode::Cancelled, "the connection ends"});
+  }
 }
 
 TEST_F(MicrobatchRequestsTest, OneThatIsRefusedOrLostIsToldOnce) {

@@ -357,7 +357,7 @@ TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
 
 // What comes from a broker that lies takes no more memory than what was asked for.
 TEST_F(BulkTest, NoFrameIsLargerThanItMayBe) {
-  transfers_.get_microbatch({.inputs = {"x", "y"}}, {12, 8},
+  transfers_.get_microbatch({.inputs = {"x", "y"}}, {{dag::DType::F32, {3}}, {dag::DType::F32, {2}}},
                             [](const Result<BulkTransfers::MicrobatchData>&) {});
   ASSERT_TRUE(transfers_.on_message(proto::MicrobatchAnswer{.request = 1}));
   const auto head = [](uint32_t edge, int64_t elements) {

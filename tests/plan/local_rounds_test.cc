@@ -38,7 +38,7 @@ TEST(ReplicasPlan, WhatOverlapsIsHidden) {
 TEST(ReplicasPlan, WhatOverlapsSharesTheDownlinkWithSamples) {
   const Graph graph = test::training_graph("gpt");
   int64_t bytes = 0;
-  for (const dag::ValueId input : graph.inputs()) bytes += graph.spec(input).bytes().value;
+  for (const Bytes of_input : data_bytes(graph)) bytes += of_input.value;
   ASSERT_GT(bytes, 0);
   plan::DeviceView home = test::device("home", 1e6);
   home.uplink = home.downlink = 1e4;

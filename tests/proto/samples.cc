@@ -420,7 +420,7 @@ class Maker {
   void fill(HaveBlobs& to) { fill_all(to.request, to.blobs, to.durable, to.recipes); }
   void fill(MissingBlobs& to) { fill_all(to.request, to.blobs); }
   void fill(GetMicrobatch& to) {
-    fill_all(to.request, to.run, to.data_key, to.step, to.microbatch, to.inputs);
+    fill_all(to.request, to.run, to.data_key, to.step, to.microbatch, to.inputs, to.narrows);
     pick(to.program, ProgramKind::Predict);
   }
   void fill(MicrobatchAnswer& to) {
