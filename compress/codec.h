@@ -77,6 +77,7 @@ bool is_fixed_size(const Codec& codec);
 size_t wire_bytes(const Codec& codec, size_t count);
 inline constexpr size_t kMaxCount = size_t{1} << 31;
 
+inline constexpr size_t kDrawBlock = 128;  // numbers of a block, of which parts are made
 // Names the random numbers of one encoding (Philox, base/rng.h): no two encodings of a run have the same.
 // Both ends have the same: what they add to a number, or which of them they send, is not written.
 struct Draw {
@@ -84,7 +85,7 @@ struct Draw {
   uint32_t microbatch = 0, edge = 0;
   bool backward = false;
   uint16_t replica = 0;
-  // Of a tensor's part, by itself: with which block of 128 of it that begins. Where is_by_parts().
+  // Of a tensor's part, by itself: with which block (kDrawBlock) of it that begins. Where is_by_parts().
   uint32_t first = 0;
   bool operator==(const Draw&) const = default;
 };

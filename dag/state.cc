@@ -22,9 +22,11 @@ std::optional<StateSlot> find_state_slot(std::string_view name) {
 
 std::string to_string(const StateKey& key) {
   constexpr std::string_view kOwners[] = {"", "edge ", "session "};
-  return std::string(kOwners[static_cast<size_t>(key.owner)]) + key.name + "/" +
-         std::string(to_string(key.slot)) +
-         (key.replica > 0 ? " of replica " + std::to_string(key.replica + 1) : "");
+  std::string text = std::string(kOwners[static_cast<size_t>(key.owner)]) + key.name + "/" +
+                     std::string(to_string(key.slot));
+  if (key.replica == 0) return text;
+  return key.slot == StateSlot::ReturnResidue ? text + " of part " + std::to_string(key.replica)
+                                              : text + " of replica " + std::to_string(key.replica + 1);
 }
 
 StateKey of_initializer(std::string name, StateSlot slot) {

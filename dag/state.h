@@ -50,7 +50,8 @@ struct StateKey {
   StateOwner owner = StateOwner::Initializer;
   std::string name{};
   StateSlot slot = StateSlot::Value;
-  // Whose it is, of what replicas with local steps have each for themselves: optimizer slots and Residue.
+  // Whose it is, of what replicas with local steps have each for themselves: optimizer slots and Residue. Of
+  // ReturnResidue: which part of the tensor, counted from 1 (replicas/parts.h); 0: it is whole.
   uint32_t replica = 0;
   auto operator<=>(const StateKey&) const = default;
 };

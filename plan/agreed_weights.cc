@@ -5,19 +5,39 @@
 #include <string_view>
 
 #include "dag/state.h"
+#include "replicas/parts.h"
 
 namespace weft::plan {
 namespace {
 
-Bytes bytes_agreed(const ReplicasRequest& request, const compress::Codec& codec,
-                   const dag::TensorSpec& spec) {
-  const auto count = static_cast<size_t>(spec.element_count());
-  if (codec.kind == compress::Kind::Dense || count > compress::kMaxCount) return spec.bytes();
+Bytes bytes_agreed(const ReplicasRequest& request, const compress::Codec& codec, size_t count) {
+  const Bytes dense{static_cast<int64_t>(count * sizeof(float))};
+  if (codec.kind == compress::Kind::Dense || count > compress::kMaxCount) return dense;
   const Bytes coded{static_cast<int64_t>(compress::wire_bytes(codec, count))};
-  return request.ranges > 0 ? std::min(coded, spec.bytes()) : coded;
+  return request.ranges > 0 ? std::min(coded, dense) : coded;
+}
+
+size_t numbers_of(const dag::Graph& graph, const std::string& initializer) {
+  return static_cast<size_t>(graph.spec(graph.find_initializer(initializer)->value).element_count());
+}
+
+std::vector<dag::StateKey> agreed_keys(const dag::Graph& graph) {
+  std::vector<dag::StateKey> keys = dag::trained_state(graph, {});
+  std::erase_if(keys, [](const dag::StateKey& key) { return !is_weight(key.slot); });
+  return keys;
 }
 
 }  // namespace
+
+Bytes bytes_to_give(const ReplicasRequest& request) {
+  const dag::Graph& graph = *request.pipeline.graph;
+  Bytes bytes;
+  for (const dag::StateKey& key : agreed_keys(graph)) {
+    const dag::TensorSpec& spec = graph.spec(graph.find_initializer(key.name)->value);
+    bytes += Bytes{2 * spec.bytes().value + request.pipeline.beside().bytes(spec)};
+  }
+  return bytes;
+}
 
 std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request, const compress::Codec& codec) {
   const dag::Graph& graph = *request.pipeline.graph;
@@ -27,14 +47,28 @@ std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request, const c
   for (const dag::GraphOutput& output : graph.outputs())
     if (output.role == dag::OutputRole::Gradient)
       slots_of[output.name] = bytes_beside(graph.spec(output.value), slots);
+  const std::vector<dag::StateKey> keys = agreed_keys(graph);
+  size_t all = 0;
+  for (const dag::StateKey& key : keys) all += numbers_of(graph, key.name);
+  const bool divides = request.divides_tensors && request.ranges == 0 && compress::is_by_parts(codec) &&
+                       keys.size() <= replicas::kPlacesMax;
   std::vector<AgreedWeight> weights;
-  for (const dag::StateKey& key : dag::trained_state(graph, {})) {
-    if (!is_weight(key.slot)) continue;
-    const dag::TensorSpec& spec = graph.spec(graph.find_initializer(key.name)->value);
-    const bool dense = key.slot == dag::StateSlot::RunningStatistic;
-    weights.push_back({.name = key.name,
-                       .bytes = dense ? spec.bytes() : bytes_agreed(request, codec, spec),
-                       .slots = {key.slot == dag::StateSlot::Value ? slots_of[key.name] : 0}});
+  for (uint32_t place = 0; place < keys.size(); ++place) {
+    const std::string& name = keys[place].name;
+    const size_t elements = numbers_of(graph, name);
+    if (keys[place].slot == dag::StateSlot::RunningStatistic) {
+      weights.push_back(
+          {.name = name, .number = place, .bytes = bytes_agreed(request, compress::Codec{}, elements)});
+      continue;
+    }
+    const std::vector<replicas::Part> parts =
+        divides ? replicas::parts_of(elements, all) : std::vector<replicas::Part>{{0, elements}};
+    for (const replicas::Part& part : parts)
+      weights.push_back({.name = name,
+                         .number = replicas::agreed_number(place, part.first),
+                         .elements = parts.size() > 1 ? part.count : 0,
+                         .bytes = bytes_agreed(request, codec, part.count),
+                         .slots = {parts.size() > 1 ? 0 : slots_of[name]}});
   }
   return weights;
 }

@@ -177,12 +177,7 @@ class ReplicasSearch {
     Group givers;
     for (uint32_t device = 0; device < cluster_.devices().size(); ++device)
       if (are_there({device}, request_.before)) givers.push_back(device);
-    double bytes = 0;  // weights, their momentum, the optimizer's slots
-    for (const AgreedWeight& weight : weights_.front()) {
-      const dag::Graph& graph = *request_.pipeline.graph;
-      const dag::TensorSpec& spec = graph.spec(graph.find_initializer(weight.name)->value);
-      bytes += static_cast<double>(2 * spec.bytes().value + request_.pipeline.beside().bytes(spec));
-    }
+    const auto bytes = static_cast<double>(bytes_to_give(request_).value);
     for (uint32_t replica = 0; replica < groups.size(); ++replica) {
       double slowest = 0;
       for (const uint32_t device : groups[replica])

@@ -33,6 +33,8 @@ struct ReplicasRequest {
   uint64_t settle_every = 1;
   bool by_speed = false;         // where there are none: as many as each makes in the time of the fastest
   uint64_t share_ratio_max = 8;  // so many times the smallest share may the largest be
+  // Of local steps: large tensors have an owner for each of their parts (replicas/parts.h).
+  bool divides_tensors = true;
   // They add each step's gradients instead: its microbatches are dealt to so many ranges, of which each
   // replica computes some that are neighbours (dag/gradient_order.h). There are at most so many replicas, and
   // all are of devices of one kind, for their weights must not come apart. 0: local steps.
@@ -48,9 +50,11 @@ struct ReplicasRequest {
   bool only_alone = false;  // looks at replicas of one device each alone, which is quick
 };
 
-// A trained weight or a running statistic.
+// A trained weight, a part of one, or a running statistic.
 struct AgreedWeight {
   std::string name{};
+  uint32_t number = 0;             // replicas/parts.h
+  uint64_t elements = 0;           // of a part; 0: it is whole
   Bytes bytes{};                   // of a difference, or a sum of gradients, as it is written; and back
   uint32_t owner = 0;              // the replica that takes the mean, or adds up
   Bytes slots{};                   // the optimizer's of it, as they lie on a device
@@ -59,7 +63,7 @@ struct AgreedWeight {
 
 struct ReplicasPlan {
   std::vector<Plan> replicas{};        // their devices are the request's
-  std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state
+  std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state, part by part
   uint64_t every = 1;                  // of local steps: the request's, or as it was chosen
   compress::Codec codec{};             // likewise
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps

@@ -8,6 +8,25 @@
 
 namespace weft::proto {
 
+std::vector<uint32_t> parts_of(const std::vector<AgreedTensor>& tensors) {
+  std::vector<uint32_t> parts;
+  parts.reserve(tensors.size());
+  for (const AgreedTensor& tensor : tensors) {
+    const bool begins = parts.empty() || replicas::first_of(tensor.number) == 0;
+    parts.push_back(tensor.elements == 0 ? 0 : begins ? 1 : parts.back() + 1);
+  }
+  return parts;
+}
+
+bool is_before(const AgreedTensor& a, const AgreedTensor& b) {
+  return replicas::is_before(a.number, b.number);
+}
+
+dag::TensorSpec spec_of(const AgreedTensor& tensor, const dag::TensorSpec& whole) {
+  if (tensor.elements == 0) return whole;
+  return {whole.dtype, {static_cast<int64_t>(tensor.elements)}};
+}
+
 std::vector<AgreedWeight> agreed_weights(const AssignStage& assign) {
   std::vector<AgreedWeight> weights;
   if (!assign.local) return weights;
@@ -16,12 +35,17 @@ std::vector<AgreedWeight> agreed_weights(const AssignStage& assign) {
     std::map<std::string_view, const dag::Initializer*> initializers;
     for (const dag::Initializer& initializer : program.graph->initializers())
       initializers.emplace(initializer.name, &initializer);
-    for (const AgreedTensor& tensor : assign.local->tensors) {
+    const std::vector<uint32_t> parts = parts_of(assign.local->tensors);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const AgreedTensor& tensor = assign.local->tensors[i];
       const dag::Initializer& initializer = *initializers.at(tensor.name);
+      const dag::TensorSpec& whole = program.graph->spec(initializer.value);
       dag::StateKey key = weight_key(initializer);
       weights.push_back({.tensor = &tensor,
                          .key = key,
-                         .spec = program.graph->spec(initializer.value),
+                         .spec = spec_of(tensor, whole),
+                         .whole = whole,
+                         .part = parts[i],
                          .is_statistic = key.slot == dag::StateSlot::RunningStatistic,
                          .is_ours = tensor.owner == assign.seat.replica});
     }

@@ -95,16 +95,18 @@ inline constexpr size_t kRecipesMax = 20'000;  // of a message
 // What replicas agree about: with local steps a parameter that is trained or a running statistic, else the
 // gradient of a parameter.
 struct AgreedTensor {
-  uint32_t number = 0;  // its place among all of them, of the whole graph in the order of dag::trained_state
-  std::string name{};   // the initializer's
-  uint32_t owner = 0;   // the replica whose seat takes the mean, or adds up
+  uint32_t number = 0;             // of the whole graph (replicas/parts.h)
+  std::string name{};              // the initializer's
+  uint32_t owner = 0;              // the replica whose seat takes the mean, or adds up
   std::vector<uint32_t> stages{};  // by replica: which of its stages has it
+  // Of local steps, minor version 30: of a part of the tensor, how many numbers; 0: it is whole.
+  uint64_t elements = 0;
 };
 // Of a run whose replicas make local steps: then the steps of assignments, commands and reports are inner
 // steps (replicas/local_steps.h), and those of `training` as well.
 struct LocalTerms {
   replicas::LocalSteps steps{};
-  std::vector<AgreedTensor> tensors{};  // that the stage has, by number
+  std::vector<AgreedTensor> tensors{};  // that the stage has, in their order (replicas::is_before)
   // How many times the usual one the norm of what a replica sends may be (replicas/norm_guard.h); 0: whatever
   // comes is added up.
   double norm_bound = 0;
@@ -112,8 +114,8 @@ struct LocalTerms {
 
 // Of a run whose replicas add each step's gradients: each computes whole neighbouring ranges of the step's
 // microbatches (dag/gradient_order.h), and all update by the same sums: as those that did not add them up
-// read them. So each has the same state. With shared slots a parameter's owner alone has the optimizer's slots
-// of it, and makes its update; the others take the weights that come of that.
+// read them. So each has the same state. With shared slots a parameter's owner alone has the optimizer's
+// slots of it, and makes its update; the others take the weights that come of that.
 struct ExactTerms {
   std::vector<uint32_t> ranges{};       // by replica, how many; in all the gradient_ranges of `training`
   std::vector<AgreedTensor> tensors{};  // that the stage trains, by number

@@ -4,11 +4,16 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "replicas/parts.h"
 
 namespace weft::replicas {
 
-compress::Draw draw_of(uint64_t seed, uint64_t steps_before, uint32_t parameter, uint16_t replica) {
-  return {.seed = seed, .step = steps_before, .edge = ~parameter, .replica = replica};
+compress::Draw draw_of(uint64_t seed, uint64_t steps_before, uint32_t number, uint16_t replica) {
+  return {.seed = seed,
+          .step = steps_before,
+          .edge = ~place_of(number),
+          .replica = replica,
+          .first = static_cast<uint32_t>(first_of(number) / compress::kDrawBlock)};
 }
 
 std::optional<size_t> pass_through(const compress::Codec& codec, const compress::Draw& draw,

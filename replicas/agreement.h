@@ -22,9 +22,10 @@ namespace weft::replicas {
 
 // Who speaks of a mean in a Draw, where replicas are told apart by their numbers.
 inline constexpr uint16_t kOwner = 0xFFFF;
-// Of the encoding of a parameter, by its place among those that are trained, in the round after that step. No
-// link's tensor has the same, as edges are numbered from below.
-compress::Draw draw_of(uint64_t seed, uint64_t steps_before, uint32_t parameter, uint16_t replica);
+// Of the encoding of a parameter, or of a part of it, by its number (replicas/parts.h), in the round after
+// that step: a part has the draws that it has in the whole. No link's tensor has the same, as edges are
+// numbered from below.
+compress::Draw draw_of(uint64_t seed, uint64_t steps_before, uint32_t number, uint16_t replica);
 
 // Working memory that is kept from call to call.
 struct PassScratch {

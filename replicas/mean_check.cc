@@ -73,8 +73,7 @@ namespace {
 // Encoded by itself.
 bool read_back(const CheckedPiece& piece, std::span<const float> owed, std::span<float> read) {
   compress::Draw draw = draw_of(piece.seed, piece.steps_before, piece.tensor, kOwner);
-  constexpr size_t kBlock = 128;
-  draw.first = static_cast<uint32_t>(piece.range.begin / kBlock);
+  draw.first += static_cast<uint32_t>(piece.range.begin / compress::kDrawBlock);
   std::vector<std::byte> payload(compress::wire_bytes(piece.codec, owed.size()));
   compress::Scratch scratch;
   const auto size = compress::encode(piece.codec, owed, draw, payload, scratch);

@@ -80,8 +80,8 @@ struct ShownPiece {
 struct CheckedPiece {
   compress::Codec codec{};
   uint64_t seed = 0, steps_before = 0;  // of the round
-  uint32_t tensor = 0;
-  PieceRange range{};
+  uint32_t tensor = 0;                  // its number (replicas/parts.h)
+  PieceRange range{};                   // of it, or of its part
   uint32_t owner = 0;
   std::vector<uint64_t> samples{};  // of each replica in the round; 0: it made no step
   // Roots, as the owner had said them; nothing: it is not known.

@@ -200,6 +200,7 @@ std::vector<plan::AgreedWeight> agree_about(const JobSpec& job, const std::vecto
   for (const std::string& name : agreed_names(*graphs_of(job))) {
     plan::AgreedWeight& weight = agreed.emplace_back();
     weight.name = name;
+    weight.number = static_cast<uint32_t>(agreed.size() - 1);
     weight.owner = owners[draw.below(owners.size())];
     for (const JobSpec& replica : dealt)
       for (const broker::StagePiece& piece :

@@ -230,7 +230,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
   }
   WEFT_TRY(manifest.tensors, read_tensors(json));
   for (const TensorRecord& record : manifest.tensors)
-    if (record.key.replica > 0 && record.key.replica >= manifest.replica_updates.size())
+    if (record.key.slot != dag::StateSlot::ReturnResidue && record.key.replica > 0 &&
+        record.key.replica >= manifest.replica_updates.size())
       return damaged("tensor " + to_string(record.key) + " is of a replica that there is not");
   return manifest;
 }

@@ -17,9 +17,16 @@ const dag::TensorSpec* spec_in(const dag::Graph& graph, const std::string& name)
   return nullptr;
 }
 
+bool is_part(const dag::StateKey& key) {
+  return key.slot == dag::StateSlot::ReturnResidue && key.replica > 0;
+}
+
 Status check_shape(const storage::TensorRecord& record, const dag::Graph& graph, dag::SlotType slots,
                    const std::string& manifest) {
   const dag::TensorSpec* spec = spec_in(graph, record.key.name);
+  if (spec != nullptr && is_part(record.key) && record.spec.dtype == spec->dtype &&
+      record.spec.shape.size() == 1 && record.spec.element_count() <= spec->element_count())
+    return {};
   if (spec == nullptr || spec_of_state(record.key.slot, *spec, slots) != record.spec)
     return fail(ErrorCode::InvalidArgument, manifest + " has '" + record.key.name + "' as " +
                                                 to_string(record.spec) + ", the model as " +
@@ -108,6 +115,12 @@ Result<Beginning> read_beginning(const ResumeOptions& options, const configs::Jo
                                                   " of '" + key.name +
                                                   "': it is of another job or optimizer");
   wanted.needed.insert(wanted.needed.end(), wanted.kept.begin(), wanted.kept.end());
+  for (const dag::StateKey& key : wanted.kept)  // or its parts, where it is not whole
+    for (dag::StateKey part = key; key.slot == dag::StateSlot::ReturnResidue;) {
+      ++part.replica;
+      if (!records.contains(part)) break;
+      wanted.needed.push_back(part);
+    }
   for (const dag::StateKey& key : wanted.needed) {
     const auto at = records.find(key);
     if (at == records.end()) continue;

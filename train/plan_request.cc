@@ -127,6 +127,13 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .share_ratio_max = replicas::kShareRatioMax};
 }
 
+bool may_divide_tensors(const configs::Job& job) {
+  if (!job.replicas.are_local()) return false;
+  const std::vector<compress::Codec>& choice = job.replica_choice.codecs;
+  return compress::is_by_parts(job.replicas.codec) ||
+         std::any_of(choice.begin(), choice.end(), compress::is_by_parts);
+}
+
 uint32_t exact_replicas_max(const configs::Job& job) {
   if (job.task != configs::Task::Train || job.replicas.are_local()) return 1;
   return std::min(std::max(job.replicas.count, job.replica_choice.count_max), job.gradient_ranges);

@@ -32,6 +32,9 @@ plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
 // Tensors that replicas with local steps keep beside each parameter to agree (PlanRequest::agreed_slots); 0:
 // these are none.
 uint32_t agreed_slots(const replicas::ReplicaTerms& terms);
+// Whether replicas with local steps may agree about parts of a tensor: the job's codec, or one that it lets
+// the planner choose, needs no whole ones (compress::is_by_parts).
+bool may_divide_tensors(const configs::Job& job);
 // All replicas of a job that may have several; nothing: it is one pipeline. `pipeline`: as above, of
 // one of them, with the devices of all.
 std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,

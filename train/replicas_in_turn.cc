@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "replicas/parts.h"
+
 namespace weft::train {
 
 using dag::StateKey;
@@ -39,6 +41,17 @@ class Kept {
     WEFT_TRY(const Tensor tensor, need(key, spec));
     const auto kept = tensor.as<float>();
     values.assign(kept.begin(), kept.end());
+    return {};
+  }
+  // As peers write what is owed of a mean (replicas/parts.h). Who was left out took some parts along.
+  Status take_parts(StateKey key, const std::vector<replicas::Part>& parts,
+                    std::vector<float>& values) const {
+    for (const replicas::Part& part : parts) {
+      ++key.replica;
+      if (values.empty() || parts.size() == 1 || !tensors_.contains(key)) continue;
+      WEFT_TRY(const Tensor tensor, need(key, {dag::DType::F32, {static_cast<int64_t>(part.count)}}));
+      std::ranges::copy(tensor.as<float>(), values.begin() + static_cast<ptrdiff_t>(part.first));
+    }
     return {};
   }
 
@@ -113,12 +126,17 @@ Result<Tensor> ReplicasInTurn::read_float(const StateKey& key) const {
 
 Result<std::string> ReplicasInTurn::resume(const storage::Checkpoint& checkpoint) {
   const Kept kept(checkpoint.tensors);
+  size_t all = 0;
+  for (const Shared& shared : shared_) all += static_cast<size_t>(shared.agreed.element_count());
   for (Shared& shared : shared_) {
     const dag::TensorSpec spec = shared.agreed.spec();
     WEFT_TRY(const Tensor agreed, kept.need(shared.key, spec));
     shared.agreed = Tensor(spec, agreed.bytes());  // ours alone: it is written in place
     WEFT_TRY_STATUS(kept.take(key_of(shared.key, StateSlot::OuterMomentum), spec, shared.momentum));
-    WEFT_TRY_STATUS(kept.take(key_of(shared.key, StateSlot::ReturnResidue), spec, shared.return_residue));
+    const StateKey returned = key_of(shared.key, StateSlot::ReturnResidue);
+    WEFT_TRY_STATUS(kept.take(returned, spec, shared.return_residue));
+    const auto parts = replicas::parts_of(static_cast<size_t>(spec.element_count()), all);
+    WEFT_TRY_STATUS(kept.take_parts(returned, parts, shared.return_residue));
   }
   const size_t then = std::max<size_t>(checkpoint.replica_updates.size(), 1), now = own_.size();
   become(job_.may_grow() ? then : std::min(then, now));

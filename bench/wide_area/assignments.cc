@@ -12,6 +12,7 @@
 #include "dag/state.h"
 #include "plan/compression.h"
 #include "plan/cost.h"
+#include "proto/agreed_weights.h"
 
 namespace weft::bench {
 
@@ -47,17 +48,16 @@ proto::StageProgram program_of(const Model& model, const plan::Plan& plan, dag::
 // What each stage has of what replicas agree about, as broker/place/assembly.cc deals it.
 void add_local_terms(const plan::ReplicasPlan& plan, const replicas::LocalSteps& local,
                      Assignments& assignments) {
-  std::map<std::string_view, proto::AgreedTensor> agreed;
-  for (uint32_t number = 0; number < plan.agreed.size(); ++number) {
-    const plan::AgreedWeight& weight = plan.agreed[number];
-    agreed[weight.name] = {number, weight.name, weight.owner, weight.stages};
-  }
+  std::map<std::string_view, std::vector<proto::AgreedTensor>> agreed;
+  for (const plan::AgreedWeight& weight : plan.agreed)
+    agreed[weight.name].push_back({weight.number, weight.name, weight.owner, weight.stages, weight.elements});
   for (const auto& assignment : assignments) {
     proto::LocalTerms terms{.steps = local};
     for (const dag::StateKey& key : dag::trained_state(*assignment->programs.front().graph, {}))
-      if (is_weight(key.slot)) terms.tensors.push_back(agreed.at(key.name));
+      if (is_weight(key.slot))
+        terms.tensors.insert(terms.tensors.end(), agreed.at(key.name).begin(), agreed.at(key.name).end());
     std::sort(terms.tensors.begin(), terms.tensors.end(),
-              [](const auto& a, const auto& b) { return a.number < b.number; });
+              [](const auto& a, const auto& b) { return is_before(a, b); });
     assignment->local = std::move(terms);
   }
 }

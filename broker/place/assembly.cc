@@ -10,6 +10,7 @@
 #include "dag/split.h"
 #include "dag/state.h"
 #include "plan/copies.h"
+#include "proto/agreed_weights.h"
 
 namespace weft::broker {
 
@@ -225,26 +226,22 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
 void Assembly::add_agreed() {
   const auto& ranges = terms_.run.exact_ranges;
   if (!terms_.run.local_steps && ranges.empty()) return;
-  std::map<std::string_view, uint32_t> number_of;
-  std::vector<proto::AgreedTensor> agreed;
-  for (uint32_t number = 0; number < plan_.agreed.size(); ++number) {
-    const plan::AgreedWeight& weight = plan_.agreed[number];
-    number_of[weight.name] = number;
-    agreed.push_back({number, weight.name, weight.owner, weight.stages});
-  }
+  std::map<std::string_view, std::vector<proto::AgreedTensor>> agreed;
+  for (const plan::AgreedWeight& weight : plan_.agreed)
+    agreed[weight.name].push_back({weight.number, weight.name, weight.owner, weight.stages, weight.elements});
   for (StageAtPeer& at : stages_) {
     std::vector<proto::AgreedTensor> own;
     for (const proto::StageProgram& program : at.stage->programs) {
       if (program.kind != ProgramKind::Train) continue;
       for (const dag::StateKey& key : dag::trained_state(*program.graph, {}))
-        if (is_weight(key.slot)) own.push_back(agreed[number_of.at(key.name)]);
+        if (is_weight(key.slot))
+          own.insert(own.end(), agreed.at(key.name).begin(), agreed.at(key.name).end());
     }
-    std::sort(own.begin(), own.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+    std::sort(own.begin(), own.end(), [](const auto& a, const auto& b) { return is_before(a, b); });
     if (ranges.empty())
       at.stage->local = proto::LocalTerms{*terms_.run.local_steps, std::move(own), kNormBound};
     else
-      at.stage->exact =
-          proto::ExactTerms{ranges, std::move(own), terms_.gradient_codec, plan_.shares_slots};
+      at.stage->exact = proto::ExactTerms{ranges, std::move(own), terms_.gradient_codec, plan_.shares_slots};
   }
 }
 

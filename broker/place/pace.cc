@@ -153,7 +153,7 @@ void Pace::add_agreed(const PlannedRun& plan, const compress::Codec& codec) {
       const dag::Initializer* initializer = program->graph->find_initializer(tensor.name);
       if (stages.size() == replicas_ && initializer != nullptr)
         bytes[{tensor.owner, stages}] +=
-            proto::payload_bytes(program->graph->spec(initializer->value), codec);
+            proto::payload_bytes(spec_of(tensor, program->graph->spec(initializer->value)), codec);
     }
   }
   for (const auto& [ways, size] : bytes) agreed_.push_back({size, ways.second, ways.first});

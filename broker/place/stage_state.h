@@ -50,12 +50,13 @@ class StageState {
   bool has(const dag::StateKey& key) const;
 
  private:
-  bool owns(std::string_view initializer) const;
+  // Which parts of it the stage takes the mean of, or adds up; 0: it is whole.
+  const std::set<uint32_t>& owned(std::string_view initializer) const;
   bool has_slots(std::string_view initializer) const;
 
   const proto::AssignStage& stage_;
   std::set<std::string_view> names_;
-  std::map<std::string_view, uint32_t> owners_;  // of what it agrees about
+  std::map<std::string_view, std::set<uint32_t>> owned_;  // of all that it agrees about
 };
 
 }  // namespace weft::broker

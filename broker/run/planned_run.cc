@@ -39,20 +39,26 @@ std::vector<KeptTensor> kept_between_agreements(const proto::AssignStage& stage,
   const replicas::ReplicaTerms& terms = stage.local->steps.terms;
   const bool has_momentum = terms.outer.type == replicas::OuterType::Nesterov;
   const bool owes = terms.codec.kind != compress::Kind::Dense;
-  std::map<std::string_view, uint32_t> owners;
-  for (const proto::AgreedTensor& tensor : stage.local->tensors) owners.emplace(tensor.name, tensor.owner);
+  std::map<std::string_view, const dag::Initializer*> initializers;
+  for (const dag::Initializer& initializer : training.initializers())
+    if (initializer.role != dag::InitializerRole::RunningStatistic)
+      initializers.emplace(initializer.name, &initializer);
+  const std::vector<proto::AgreedTensor>& tensors = stage.local->tensors;
+  const std::vector<uint32_t> parts = parts_of(tensors);
   std::vector<KeptTensor> kept;
-  for (const dag::Initializer& initializer : training.initializers()) {
-    const auto owner = owners.find(initializer.name);
-    if (owner == owners.end() || initializer.role == dag::InitializerRole::RunningStatistic) continue;
-    const auto keep = [&](dag::StateSlot slot, uint32_t replica) {
-      kept.push_back({dag::of_initializer(initializer.name, slot), training.spec(initializer.value)});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto at = initializers.find(tensors[i].name);
+    if (at == initializers.end()) continue;
+    const dag::TensorSpec& whole = training.spec(at->second->value);
+    const auto keep = [&](dag::StateSlot slot, uint32_t replica, dag::TensorSpec spec) {
+      kept.push_back({dag::of_initializer(tensors[i].name, slot), std::move(spec)});
       kept.back().key.replica = replica;
     };
-    const uint32_t replica = stage.seat.replica;
-    if (has_momentum) keep(dag::StateSlot::OuterMomentum, 0);
-    if (owes) keep(dag::StateSlot::Residue, replica);
-    if (owes && owner->second == replica) keep(dag::StateSlot::ReturnResidue, 0);
+    const bool is_first = parts[i] < 2;  // of its tensor
+    if (has_momentum && is_first) keep(dag::StateSlot::OuterMomentum, 0, whole);
+    if (owes && is_first) keep(dag::StateSlot::Residue, stage.seat.replica, whole);
+    if (owes && tensors[i].owner == stage.seat.replica)
+      keep(dag::StateSlot::ReturnResidue, parts[i], spec_of(tensors[i], whole));
   }
   return kept;
 }

@@ -228,6 +228,7 @@ Result<plan::ReplicasPlan> JobPlanner::make_plan(const StartPlanning& request, c
   asked.compression.gentler = request.gentler;
   if (auto replicas = train::replicas_request(job, asked)) {
     replicas->compares = compares;
+    replicas->divides_tensors = request.submission->peer_minor >= proto::kProtocolMinorOfParts;
     if (job.replicas.are_local()) keep_chosen(request.chosen, job.may_grow(), *replicas);
     for (const Candidate& candidate : request.candidates) replicas->before.push_back(candidate.replica);
     // What stays with its replicas takes long to be copied.
@@ -352,6 +353,7 @@ uint32_t peer_minor_of(const configs::Job& job) {
   } features[] = {
       {job.may_have_empty_steps() || !job.optimizer.groups.empty(), proto::kProtocolMinorOfEmptySteps},
       {job.replicas.are_local(), proto::kProtocolMinorOfLocalSteps},
+      {train::may_divide_tensors(job), proto::kProtocolMinorOfParts},
       {train::exact_replicas_max(job) > 1, proto::kProtocolMinorOfExactReplicas},
       {train::exact_replicas_max(job) > 1 && job.replicas.codec.kind != compress::Kind::Dense,
        proto::kProtocolMinorOfCodedGradients},

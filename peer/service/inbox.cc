@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "replicas/parts.h"
+
 namespace weft::peer {
 
 void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
@@ -50,9 +52,10 @@ std::vector<AgreedShare> Inbox::take_agreed(const Task& task) {
   }
   if (differences == agreed_.end()) return taken;
   const auto stays = [&](const AgreedShare& share) {
-    const auto tensor =
-        std::lower_bound(local.tensors.begin(), local.tensors.end(), share.number,
-                         [](const proto::AgreedTensor& one, uint32_t number) { return one.number < number; });
+    const auto tensor = std::lower_bound(local.tensors.begin(), local.tensors.end(), share.number,
+                                         [](const proto::AgreedTensor& one, uint32_t number) {
+                                           return replicas::is_before(one.number, number);
+                                         });
     const uint32_t owner = task.left_out ? task.left_out->owner_of(tensor->owner) : tensor->owner;
     return owner != assignment_->seat.replica || share.range != task.attempt();
   };

@@ -14,19 +14,10 @@
 namespace weft::peer {
 
 using dag::StateKey;
-using dag::StateSlot;
 using dag::Tensor;
 using replicas::OuterRound;
 
 namespace {
-
-StateKey key_of(const StateKey& weight, StateSlot slot, uint32_t replica = 0) {
-  return {.owner = weight.owner, .name = weight.name, .slot = slot, .replica = replica};
-}
-
-Tensor tensor_of(const dag::TensorSpec& spec, std::span<const float> values) {
-  return Tensor(spec, std::as_bytes(values));
-}
 
 double sum_of_squares(std::span<const float> values) {
   double sum = 0;
@@ -54,37 +45,7 @@ Result<std::vector<float>> read_sent(const proto::AssignStage& assign, const Agr
 Result<std::unique_ptr<SeatAgreement>> SeatAgreement::create(
     std::shared_ptr<const proto::AssignStage> assignment, State& state, const Kept& kept) {
   std::unique_ptr<SeatAgreement> made(new SeatAgreement(std::move(assignment), state));
-  const uint32_t replica = made->assignment_->seat.replica;
-  const replicas::ReplicaTerms& terms = made->local().terms;
-  for (AgreedWeight& weight : agreed_weights(*made->assignment_)) {
-    if (weight.spec.dtype != dag::DType::F32)
-      return fail(ErrorCode::Unsupported,
-                  "'" + weight.key.name + "' is no float32, and replicas agree about that alone");
-    WEFT_TRY(const Tensor agreed, state.read(weight.key));
-    const auto values = agreed.as<float>();
-    Held held{.weight = std::move(weight), .agreed = {values.begin(), values.end()}};
-    const bool is_trained = !held.weight.is_statistic;
-    const bool owes = is_trained && terms.codec.kind != compress::Kind::Dense;
-    const struct {
-      std::vector<float>& values;
-      StateKey key;
-      bool has;
-    } rest[] = {{held.momentum, key_of(held.weight.key, StateSlot::OuterMomentum),
-                 is_trained && terms.outer.type == replicas::OuterType::Nesterov},
-                {held.residue, key_of(held.weight.key, StateSlot::Residue, replica), owes},
-                {held.return_residue, key_of(held.weight.key, StateSlot::ReturnResidue),
-                 owes && held.weight.is_ours}};
-    for (const auto& each : rest) {
-      if (!each.has) continue;
-      each.values.resize(values.size());
-      const auto at = kept.find(each.key);
-      if (at == kept.end()) continue;
-      if (at->second.spec() != held.weight.spec)
-        return fail(ErrorCode::InvalidArgument, "'" + to_string(each.key) + "' has another shape");
-      std::ranges::copy(at->second.as<float>(), each.values.begin());
-    }
-    made->held_.push_back(std::move(held));
-  }
+  WEFT_TRY(made->held_, read_agreed_state(*made->assignment_, state, kept));
   return made;
 }
 
@@ -108,7 +69,7 @@ uint32_t SeatAgreement::owner_of(const Held& held, const Task& task) const {
 // Its place; held_.size(): it is not here.
 size_t SeatAgreement::find(uint32_t number) const {
   const auto at = std::lower_bound(held_.begin(), held_.end(), number, [](const Held& held, uint32_t sought) {
-    return held.weight.tensor->number < sought;
+    return replicas::is_before(held.weight.tensor->number, sought);
   });
   const bool is_here = at != held_.end() && at->weight.tensor->number == number;
   return is_here ? static_cast<size_t>(at - held_.begin()) : held_.size();
@@ -130,7 +91,7 @@ Result<Tensor> SeatAgreement::payload_of(Held& held, uint64_t before, bool is_me
       replicas::pass_through(codec, replicas::draw_of(assignment_->training.seed, before, number, from),
                              values, is_mean ? held.return_residue : held.residue, scratch_);
   if (!size) return diverged(held, is_mean ? "the mean" : "the difference");
-  if (codec.kind == compress::Kind::Dense) return tensor_of(held.weight.spec, values);
+  if (codec.kind == compress::Kind::Dense) return Tensor(held.weight.spec, std::as_bytes(std::span(values)));
   const auto payload = std::span(scratch_.payload).first(*size);
   const dag::TensorSpec spec{dag::DType::U8, {static_cast<int64_t>(*size)}};
   return Tensor(spec, payload);
@@ -166,10 +127,18 @@ Result<std::vector<SentShare>> SeatAgreement::differ(const Task& task) {
   here.means.assign(held_.size(), {});
   if (now.steps[assignment_->seat.replica] == 0) return shares;
   const bool goes_on = !is_again && !task.settles && under_way_.size() == 1;
-  for (Held& held : held_) {
-    if (is_again) break;
-    WEFT_TRY(const Tensor weights, state_.read(held.weight.key));
-    const auto values = weights.as<float>();
+  for (size_t begin = 0; !is_again && begin < held_.size(); begin = end_of_tensor(held_, begin))
+    WEFT_TRY_STATUS(differ_in(now, here, begin, end_of_tensor(held_, begin), goes_on));
+  send(task, here, shares);
+  return shares;
+}
+
+Status SeatAgreement::differ_in(const OuterRound& now, UnderWay& here, size_t begin, size_t end,
+                                bool goes_on) {
+  WEFT_TRY(const Tensor weights, state_.read(held_[begin].weight.key));
+  for (size_t at = begin; at < end; ++at) {
+    Held& held = held_[at];
+    const auto values = part_of(weights, held.weight);
     std::vector<float> difference(values.begin(), values.end());
     if (!held.weight.is_statistic) {
       const std::vector<float>& begun = held.start.empty() ? held.agreed : held.start;
@@ -178,10 +147,10 @@ Result<std::vector<SentShare>> SeatAgreement::differ(const Task& task) {
     WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, difference));
     here.sent.push_back(std::move(payload));
     here.squares.push_back(sum_of_squares(difference));
-    if (goes_on) WEFT_TRY_STATUS(go_on(held, difference));
+    if (goes_on) go_on(held, difference);
   }
-  send(task, here, shares);
-  return shares;
+  if (!goes_on || held_[begin].weight.is_statistic) return {};
+  return state_.write(held_[begin].weight.key, whole_tensor(held_, begin, end, &Held::start));
 }
 
 void SeatAgreement::send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const {
@@ -322,11 +291,10 @@ std::optional<replicas::Outlier> SeatAgreement::weigh(const Task& task,
 }
 
 // Until the mean of its difference is there. Running statistics are what the replica has seen last.
-Status SeatAgreement::go_on(Held& held, std::span<const float> difference) {
-  if (held.weight.is_statistic) return {};
+void SeatAgreement::go_on(Held& held, std::span<const float> difference) {
+  if (held.weight.is_statistic) return;
   held.start.resize(held.agreed.size());
   replicas::look_ahead(local().terms.outer, difference, held.momentum, held.agreed, held.start);
-  return state_.write(held.weight.key, tensor_of(held.weight.spec, held.start));
 }
 
 Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& means) {
@@ -339,6 +307,8 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
     const auto values = one.tensor.as<float>();
     here.means[i].assign(values.begin(), values.end());
   }
+  WEFT_CHECK(task.settles || !under_way_.empty());
+  const bool goes_on = !task.settles && !under_way_.front().settles && !under_way_.front().sent.empty();
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
     WEFT_CHECK(here.means[i].size() == held.agreed.size());
@@ -350,11 +320,18 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
     here.means[i] = {};
     if (task.settles) {
       held.start = {};
-      WEFT_TRY_STATUS(state_.write(held.weight.key, tensor_of(held.weight.spec, held.agreed)));
-    } else if (const UnderWay& next = under_way_.at(0); !next.settles && !next.sent.empty()) {
+    } else if (goes_on) {
+      const UnderWay& next = under_way_.front();
       WEFT_TRY(const std::vector<float> own, read_sent(*assignment_, held.weight, next.step, next.sent[i]));
-      WEFT_TRY_STATUS(go_on(held, own));
+      go_on(held, own);
     }
+  }
+  for (size_t begin = 0, end = 0; begin < held_.size(); begin = end) {
+    end = end_of_tensor(held_, begin);
+    if (task.settles || (goes_on && !held_[begin].weight.is_statistic))
+      WEFT_TRY_STATUS(
+          state_.write(held_[begin].weight.key,
+                       whole_tensor(held_, begin, end, task.settles ? &Held::agreed : &Held::start)));
   }
   if (are_looked_at())
     shown_.add({here.step, std::move(here.sent), std::move(here.evidence)}, agreements_kept(local().terms));
@@ -362,17 +339,7 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
 }
 
 std::vector<std::pair<StateKey, Tensor>> SeatAgreement::tensors() const {
-  std::vector<std::pair<StateKey, Tensor>> tensors;
-  for (const Held& held : held_) {
-    const auto put = [&](StateSlot slot, uint32_t replica, const std::vector<float>& values) {
-      if (!values.empty())
-        tensors.emplace_back(key_of(held.weight.key, slot, replica), tensor_of(held.weight.spec, values));
-    };
-    put(StateSlot::OuterMomentum, 0, held.momentum);
-    put(StateSlot::Residue, assignment_->seat.replica, held.residue);
-    put(StateSlot::ReturnResidue, 0, held.return_residue);
-  }
-  return tensors;
+  return kept_tensors(held_, assignment_->seat.replica);
 }
 
 Bytes SeatAgreement::bytes() const {

@@ -4,9 +4,9 @@
 // round that does not overlap.
 //
 // In host memory: of each tensor the agreed values, and as the terms have it outer momentum and residues; of
-// one agreement, or of two where rounds overlap, the differences as they were sent. Where others' means are
-// looked at a second time, what replicas/mean_evidence.h says, and these differences of one agreement more,
-// or two.
+// one agreement, or of two where rounds overlap, the differences as they were sent. Of a large tensor each
+// part (replicas/parts.h) has its own of all these. Where others' means are looked at a second time, what
+// replicas/mean_evidence.h says, and these differences of one agreement more, or two.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "peer/machine/agreements.h"
 #include "peer/machine/task.h"
+#include "peer/service/agreed_state.h"
 #include "peer/service/share.h"
 #include "peer/service/shown_rounds.h"
 #include "peer/state.h"
@@ -38,10 +39,10 @@ class SeatAgreement {
     // Whose differences are out of all proportion, by the assignment's bound: then nothing was added up.
     std::optional<replicas::Outlier> refused{};
   };
-  using Kept = std::map<dag::StateKey, dag::Tensor>;
+  using Kept = KeptBetweenAgreements;
   // Takes the weights that `state` holds as agreed; `kept` may have OuterMomentum, Residue and ReturnResidue,
-  // which else are zero. Unsupported: a weight that is not float32; InvalidArgument: a tensor of another
-  // shape. `state` outlives this.
+  // which else are zero; of a part of a tensor also what is owed of all of it. Unsupported: a weight that is
+  // not float32; InvalidArgument: a tensor of another shape. `state` outlives this.
   static Result<std::unique_ptr<SeatAgreement>> create(std::shared_ptr<const proto::AssignStage> assignment,
                                                        State& state, const Kept& kept);
 
@@ -70,17 +71,12 @@ class SeatAgreement {
   }
   const std::optional<dag::StateKey>& not_finite() const { return not_finite_; }
 
-  // For a snapshot after agree(), in the order of numbers.
+  // For a snapshot after agree().
   std::vector<std::pair<dag::StateKey, dag::Tensor>> tensors() const;
   Bytes bytes() const;
 
  private:
-  struct Held {
-    AgreedWeight weight;
-    std::vector<float> agreed, momentum{}, residue{}, return_residue{};
-    // What the replica's round began with, where the one before it overlaps it; empty: what was agreed.
-    std::vector<float> start{};
-  };
+  using Held = AgreedState;
   // Of a round, until it is agreed on.
   struct UnderWay {
     uint64_t step = 0;  // with which it ends
@@ -99,7 +95,8 @@ class SeatAgreement {
   bool is_ours(const Held& held, const Task& task) const {
     return owner_of(held, task) == assignment_->seat.replica;
   }
-  Status go_on(Held& held, std::span<const float> difference);
+  void go_on(Held& held, std::span<const float> difference);
+  Status differ_in(const replicas::OuterRound& now, UnderWay& here, size_t begin, size_t end, bool goes_on);
   void send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const;
   std::optional<replicas::Outlier> find_outlier(const Task& task,
                                                 const std::vector<AgreedShare>& differences);
@@ -114,7 +111,7 @@ class SeatAgreement {
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   State& state_;
-  std::vector<Held> held_;  // by number
+  std::vector<Held> held_;  // in the order of the assignment
   std::optional<dag::StateKey> not_finite_;
   std::deque<UnderWay> under_way_;                  // two at most
   ShownRounds shown_;                               // likewise

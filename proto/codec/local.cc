@@ -1,5 +1,6 @@
 // What a stage is told of replicas: those that make local steps, and those that add each step's gradients.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -7,6 +8,7 @@
 #include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
 #include "replicas/gradient_codec.h"
+#include "replicas/parts.h"
 
 namespace weft::proto {
 
@@ -76,12 +78,13 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   return read.status();
 }
 
-static_assert(has_fields<AgreedTensor, 4>);
+static_assert(has_fields<AgreedTensor, 5>);
 void put(const AgreedTensor& from, wire::AgreedTensor& to) {
   to.set_number(from.number);
   to.set_initializer(from.name);
   to.set_owner(from.owner);
   put_plain(from.stages, *to.mutable_stages());
+  to.set_elements(from.elements);
 }
 Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
   Reader read("AgreedTensor");
@@ -91,6 +94,7 @@ Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
   read.numbers(from.stages(), to.stages, kReplicasMax, "stages");
   read.require(to.owner < to.stages.size(), "owner", "no such replica");
   for (const uint32_t stage : to.stages) read.require(stage < kStagesMax, "stages", "not below 1024");
+  to.elements = from.elements();
   return read.status();
 }
 
@@ -137,20 +141,35 @@ const dag::Graph* trained_graph(const AssignStage& stage) {
   return train == stage.programs.end() ? nullptr : train->graph.get();
 }
 
-// Each of the stage's own trained weights at most once, by number, and held by a seat of every replica.
+// Each of the stage's own trained weights at most once, in their order, whole or in parts that follow each
+// other, and held by a seat of every replica.
 std::optional<std::string> problem_of(const std::vector<AgreedTensor>& tensors, const AssignStage& stage,
                                       const dag::Graph& graph, size_t replicas) {
-  std::set<std::string_view> held, named;
-  for (const auto& initializer : graph.initializers()) held.insert(initializer.name);
+  std::map<std::string_view, uint64_t> left;  // of each initializer, that is not there yet
+  for (const auto& initializer : graph.initializers())
+    left[initializer.name] = static_cast<uint64_t>(graph.spec(initializer.value).element_count());
+  std::set<std::string_view> named;
   const AgreedTensor* before = nullptr;
   for (const AgreedTensor& tensor : tensors) {
-    if (before != nullptr && tensor.number <= before->number) return "numbers that do not ascend";
-    before = &tensor;
-    if (!held.contains(tensor.name) || !named.insert(tensor.name).second)
+    const bool goes_on = before != nullptr && tensor.name == before->name && before->elements > 0 &&
+                         replicas::place_of(tensor.number) == replicas::place_of(before->number);
+    const uint64_t first = replicas::first_of(tensor.number);
+    if (before != nullptr && !replicas::is_before(before->number, tensor.number))
+      return "numbers that do not ascend";
+    if (before != nullptr && !goes_on && left[before->name] > 0)
+      return "'" + before->name + "' is not there as a whole";
+    const auto of_it = left.find(tensor.name);
+    if (of_it == left.end() || (!goes_on && !named.insert(tensor.name).second))
       return "'" + tensor.name + "', which is twice there or no initializer of the stage";
+    if (first != (goes_on ? replicas::first_of(before->number) + before->elements : 0) ||
+        tensor.elements > of_it->second || (goes_on && tensor.elements == 0))
+      return "'" + tensor.name + "' in parts that do not follow each other";
+    of_it->second -= tensor.elements > 0 ? tensor.elements : of_it->second;
+    before = &tensor;
     if (tensor.stages.size() != replicas || tensor.stages[stage.seat.replica] != stage.seat.stage)
       return "'" + tensor.name + "' is not held once by every replica";
   }
+  if (before != nullptr && left[before->name] > 0) return "'" + before->name + "' is not there as a whole";
   return std::nullopt;
 }
 
@@ -178,8 +197,11 @@ Status check_local(const AssignStage& stage) {
   if (stage.after_step < steps.begun_after || stage.after_step > last_inner_step(steps) ||
       stage.training.steps != last_inner_step(steps))
     return wrong("steps that are not its inner steps");
-  for (const AgreedTensor& tensor : stage.local->tensors)
+  for (const AgreedTensor& tensor : stage.local->tensors) {
     if (steps.terms.follows(tensor.owner)) return wrong("a mean that a follower is to take");
+    if (tensor.elements > 0 && !compress::is_by_parts(steps.terms.codec))
+      return wrong("a part of a tensor, and a codec that needs the whole");
+  }
   const auto problem = problem_of(stage.local->tensors, stage, *graph, steps.terms.count);
   return problem ? wrong(*problem) : Status{};
 }
@@ -200,7 +222,10 @@ Status check_exact(const AssignStage& stage) {
   if (const auto problem = problem_of(stage.exact->tensors, stage, *graph, ranges.size()))
     return wrong(*problem);
   std::set<std::string_view> summed;
-  for (const AgreedTensor& tensor : stage.exact->tensors) summed.insert(tensor.name);
+  for (const AgreedTensor& tensor : stage.exact->tensors) {
+    if (tensor.elements > 0) return wrong("a part of a tensor");
+    summed.insert(tensor.name);
+  }
   if (!dag::fresh_statistics(*graph)) return wrong("running statistics that cannot be told from the rest");
   for (const dag::GraphOutput& output : graph->outputs()) {
     const bool changes =

@@ -1,10 +1,13 @@
 // A stage for a peer to run: checked as a whole, so that what a peer builds from it indexes nothing that is
 // not there.
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 
 #include "dag/slots.h"
+#include "proto/agreed_weights.h"
 #include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
 
@@ -338,6 +341,25 @@ bool fits(const TensorReference& tensor, const dag::TensorSpec& spec, dag::SlotT
          (is_weight(tensor.key.slot) && is_widened(tensor.spec, spec));
 }
 
+// By name and part: how many numbers.
+using Parts = std::map<std::pair<std::string_view, uint32_t>, uint64_t>;
+Parts agreed_parts(const AssignStage& stage) {
+  Parts all;
+  if (!stage.local) return all;
+  const std::vector<uint32_t> parts = parts_of(stage.local->tensors);
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (const AgreedTensor& tensor = stage.local->tensors[i]; parts[i] > 0)
+      all.emplace(std::pair(std::string_view(tensor.name), parts[i]), tensor.elements);
+  return all;
+}
+// Of what is owed of a part of a tensor; of any other tensor false.
+bool is_of_part(const TensorReference& tensor, const Parts& parts) {
+  if (tensor.key.slot != dag::StateSlot::ReturnResidue) return false;
+  const auto at = parts.find({tensor.key.name, tensor.key.replica});
+  return at != parts.end() &&
+         tensor.spec == dag::TensorSpec{dag::DType::F32, {static_cast<int64_t>(at->second)}};
+}
+
 // Programs share initializers by name, and every tensor is one of theirs.
 Status check_tensors(const AssignStage& stage) {
   std::unordered_map<std::string, const dag::TensorSpec*> specs;
@@ -359,10 +381,12 @@ Status check_tensors(const AssignStage& stage) {
         return fail(ErrorCode::OutOfRange,
                     "draft: the model has an initializer '" + draft_name(initializer.name) + "', too");
   std::set<dag::StateKey> seen;
+  const Parts parts = agreed_parts(stage);
   for (const TensorReference& tensor : stage.tensors) {
     const auto at = specs.find(tensor.key.name);
-    if (at == specs.end() || !fits(tensor, *at->second, stage.training.optimizer.slots) ||
-        tensor.key.slot == dag::StateSlot::None)
+    const bool is_known = at != specs.end() && (fits(tensor, *at->second, stage.training.optimizer.slots) ||
+                                                is_of_part(tensor, parts));
+    if (!is_known || tensor.key.slot == dag::StateSlot::None)
       return fail(ErrorCode::OutOfRange, "tensors: '" + to_string(tensor.key) + "' " +
                                              to_string(tensor.spec) + " is no initializer of the programs");
     if (!seen.insert(tensor.key).second)

@@ -101,6 +101,27 @@ until [ "$(job_state)" = stopped ]; do sleep 0.1; done
 until [ "$(job_state)" = finished ]; do sleep 0.1; done
 "$weft" fetch "$job_number" -o "$work/out.onnx" >>"$work/stop.log"
 same_file "2 replicas, stopped and resumed" "$work/kill.local.onnx" "$work/out.onnx"
+# Tensors that are long enough are agreed about in parts, each with an owner of its own. The bytes do not know of that: from the
+# start, where rounds overlap, with a peer lost, and from where `weft local` had stopped with what is owed of whole tensors.
+take_model resnet18w16
+sets=(--set batch_size=4 --set microbatch_size=2 --set checkpoint=null)
+terms parts 2 90 '{every: 6, codec: int4}'
+start_peer g --device cpu:1 --listen 127.0.0.1:0
+submit_job "$job" "${run[@]}" --set placement.stages=2 --set "output=$work/out.onnx"
+wait_for_step 10
+lose_peer "$(one_of $(active_peers))"
+wait_for_recovery
+finish_job
+same_file "2 replicas that agree about parts of tensors, of which one was lost" "$work/parts.local.onnx" "$work/out.onnx"
+terms parts_overlap 2 61 '{every: 3, codec: int8, overlap: true, settle_every: 4}'
+submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
+finish_job
+same_file "2 replicas that agree about parts, whose rounds overlap" "$work/parts_overlap.local.onnx" "$work/out.onnx"
+"$weft" local "$job" "${run[@]}" --set "sync={every: 6, codec: int4}" --set "checkpoint={steps: 36}" --threads 1 --set "output=$work/half.onnx" >"$work/half.log"
+submit_job "$job" "${run[@]}" --set "sync={every: 6, codec: int4}" --set placement.stages=1 --set "output=$work/out.onnx" \
+  --resume "$work/half.onnx.checkpoints/checkpoint-36.json"
+finish_job
+same_file "2 replicas that agree about parts, from a checkpoint of whole tensors" "$work/half.onnx" "$work/out.onnx"
 # What status says of one that has long to go.
 submit_job "$job" "${run[@]}" --set steps=1000000 --set sync='{every: 6, shares: [2, 6]}' --set "output=$work/long.onnx"
 wait_for_step 10

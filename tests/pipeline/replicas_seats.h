@@ -40,12 +40,17 @@ class Seats {
       splits.push_back(std::move(*split));
     }
     std::vector<proto::AgreedTensor> tensors;
-    for (const std::string& name : world_.weights) {
-      proto::AgreedTensor tensor{.number = static_cast<uint32_t>(tensors.size()), .name = name};
-      do tensor.owner = static_cast<uint32_t>(rng_.below(world_.of.replicas));
-      while (local_.terms.follows(tensor.owner));
-      for (const auto& of_replica : stage_of) tensor.stages.push_back(of_replica.at(name));
-      tensors.push_back(std::move(tensor));
+    for (uint32_t place = 0; place < world_.weights.size(); ++place) {
+      const std::string& name = world_.weights[place];
+      const std::vector<replicas::Part> parts = parts_of(name);
+      for (const replicas::Part& part : parts) {
+        proto::AgreedTensor tensor{.number = replicas::agreed_number(place, part.first), .name = name};
+        do tensor.owner = static_cast<uint32_t>(rng_.below(world_.of.replicas));
+        while (local_.terms.follows(tensor.owner));
+        for (const auto& of_replica : stage_of) tensor.stages.push_back(of_replica.at(name));
+        if (parts.size() > 1) tensor.elements = part.count;
+        tensors.push_back(std::move(tensor));
+      }
     }
     for (uint32_t replica = 0; replica < world_.of.replicas; ++replica)
       for (uint32_t s = 0; s < splits[replica].stages.size(); ++s)
@@ -88,6 +93,20 @@ class Seats {
   }
 
  private:
+  std::vector<replicas::Part> parts_of(const std::string& weight) const {
+    const size_t elements = world_.elements(weight);
+    if (!compress::is_by_parts(local_.terms.codec)) return {{0, elements}};
+    return replicas::parts_of(elements, elements);
+  }
+  // What one seat owes of a part's mean, as all of what is owed of the tensor's.
+  void keep_part(const dag::StateKey& key, const Tensor& part) {
+    const dag::StateKey whole{key.owner, key.name, key.slot};
+    const auto& spec = world_.whole.spec(world_.whole.find_initializer(key.name)->value);
+    const auto at = state_.try_emplace(whole, spec).first;
+    const replicas::Part range = parts_of(key.name).at(key.replica - 1);
+    ASSERT_EQ(part.element_count(), static_cast<int64_t>(range.count));
+    std::ranges::copy(part.as<float>(), at->second.mutable_as<float>().subspan(range.first).begin());
+  }
   void copy() {
     for (auto& [seat, here] : seats_) {
       if (is_follower(*here.assignment)) queue("command ", seat).push_back([this, seat] { load(seat); });
@@ -331,6 +350,10 @@ class Seats {
     EXPECT_TRUE(task.kind != TaskKind::Snapshot || task.skipped_steps == made_none)
         << "inner steps less updates of the replica's optimizer";
     for (auto& named : output.snapshot) {
+      if (named.key.slot == dag::StateSlot::ReturnResidue && named.key.replica > 0) {
+        keep_part(named.key, named.tensor);
+        continue;
+      }
       const auto [at, is_new] = state_.emplace(named.key, named.tensor);
       EXPECT_TRUE(is_new || is_same(at->second, named.tensor) || lie_)
           << to_string(named.key) << ": replicas disagree";

@@ -194,8 +194,9 @@ TEST(LyingOwners, AreLeftOutOfTheRound) {
 
 // Within every bound, and to one replica alone or to all: whoever has taken it says so.
 TEST(LyingOwners, AreFoundWhereTheySendOtherMeansThanTheyTook) {
-  for (const char* codec : {"dense", "int8", "topk:0.05:int8"}) {
-    const World world({"transformer", 4, 3, 24, codec});
+  for (const auto& [model, codec] : {std::pair("transformer", "dense"), std::pair("transformer", "int8"),
+                                     std::pair("transformer", "topk:0.05:int8"), std::pair("wide", "int8")}) {
+    const World world({model, 4, 3, 24, codec});
     Rng rng(7, 17);
     Seats seats(world, rng);
     ASSERT_TRUE(seats.deal(1));
@@ -222,6 +223,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"transformer", 3, 5, 40, "int4", replicas::OuterType::Nesterov, 0.5},
         Case{"residual", 2, 5, 29, "int8", replicas::OuterType::Nesterov, 0, {5, 1}},
         Case{"residual", 3, 3, 14, "topk:0.05:int8", replicas::OuterType::Nesterov, 0.5, {}, 1, true},
+        Case{"wide", 3, 2, 12, "int4"}, Case{"wide", 2, 2, 6}, Case{"wide", 2, 2, 7, "topk:0.02:int4"},
         Case{"transformer", 3, 6, 43, "topk:0.05:int8", replicas::OuterType::Average, 0.5, {2, 6, 3}}));
 
 // The same where a round's agreement travels while the next one is made.
@@ -232,6 +234,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"residual", 3, 2, 35, "int8", replicas::OuterType::Average, 0, {}, 3, true},
         Case{"transformer", 4, 2, 47, "topk:0.02:int4", replicas::OuterType::Nesterov, 0.5, {}, 5},
         Case{"transformer", 2, 1, 10, "int4", replicas::OuterType::Nesterov, 0, {}, 2},
+        Case{"wide", 3, 2, 20, "int8", replicas::OuterType::Nesterov, 0, {}, 3},
         Case{"residual", 2, 5, 41, "int8", replicas::OuterType::Nesterov, 0, {5, 1}, 6},
         Case{"transformer", 3, 6, 70, "dense", replicas::OuterType::Average, 0, {2, 6, 3}, 1024}));
 
@@ -240,6 +243,7 @@ INSTANTIATE_TEST_SUITE_P(
     RunsThatAreFollowed, Replicas,
     testing::Values(
         Case{.model = "residual", .replicas = 2, .steps = 9, .followers = {1}},
+        Case{.model = "wide", .replicas = 3, .every = 2, .steps = 13, .codec = "int8", .followers = {1}},
         Case{.model = "transformer", .replicas = 4, .steps = 25, .codec = "int8", .followers = {0, 3}},
         Case{.model = "residual",
              .replicas = 3,

@@ -22,6 +22,7 @@
 #include "peer/service/encoding.h"
 #include "peer/service/inbox.h"
 #include "peer/service/stage_runner.h"
+#include "replicas/parts.h"
 #include "tests/support/cuts.h"
 #include "tests/support/models.h"
 #include "train/replicas_in_turn.h"
@@ -83,14 +84,45 @@ inline configs::Job job_of(const Case& of) {
   return job;
 }
 
+// A model of a case. "wide": two layers of a tensor that is long enough to be agreed about in parts each.
+inline test::Model model_of(const std::string& name) {
+  if (name == "residual") return test::residual_net(3, {.batch = kMicrobatchSize});
+  if (name == "transformer") return test::transformer(3, {.batch = kMicrobatchSize});
+  dag::GraphBuilder builder(dag::op_table());
+  test::Model model;
+  const auto input = [&](const std::string& named, Tensor tensor, dag::InputRole role) {
+    const dag::ValueId value = builder.input(named, tensor.spec(), role);
+    model.inputs.emplace(named, std::move(tensor));
+    return value;
+  };
+  constexpr int64_t kWide = 260;
+  dag::ValueId value = input("x", test::random_tensor(3, 1, {kMicrobatchSize, kWide}), dag::InputRole::Model);
+  for (const int64_t width : {kWide + 256, kWide, int64_t{10}}) {
+    const int64_t before = builder.spec(value).shape.back();
+    Tensor weight = test::random_tensor(3, 2 + static_cast<uint64_t>(width), {before, width}, 0.05);
+    const std::string of = "w" + std::to_string(width);
+    const dag::ValueId read = builder.initializer(of, weight.spec(), dag::InitializerRole::Parameter);
+    model.weights.emplace(of, std::move(weight));
+    value = builder.add(dag::OpKind::MatMul, {value, read});
+    if (width > 10) value = builder.add(dag::OpKind::Relu, {value});
+  }
+  const dag::ValueId target = input(std::string(dag::kTargetInput),
+                                    test::random_labels(3, 9, {kMicrobatchSize}, 10), dag::InputRole::Loss);
+  builder.output("loss",
+                 builder.add(dag::OpKind::CrossEntropy, {value, target},
+                             {{dag::Attr::Axis, int64_t{1}}, {dag::Attr::Reduction, std::string("mean")}}),
+                 dag::OutputRole::Loss);
+  model.graph = builder.finish();
+  return model;
+}
+
 // A case, and all that does not depend on who computes it.
 struct World {
   explicit World(const Case& param)
       : of(param),
         job(job_of(param)),
         backend(value_or_fail(peer::make_cpu_backend({.threads = 1}))),
-        model(param.model == "residual" ? test::residual_net(3, {.batch = kMicrobatchSize})
-                                        : test::transformer(3, {.batch = kMicrobatchSize})),
+        model(model_of(param.model)),
         whole(dag::lower(
             value_or_fail(dag::differentiate(model.graph, dag::op_table())), dag::op_table(),
             {.fuse_elementwise = true, .convolution_layout = backend->traits().convolution_layout})) {
@@ -98,6 +130,9 @@ struct World {
       if (is_weight(key.slot)) weights.push_back(key.name);
   }
 
+  size_t elements(const std::string& weight) const {
+    return static_cast<size_t>(whole.spec(whole.find_initializer(weight)->value).element_count());
+  }
   // Samples of a step of the run, the same whoever takes them.
   std::map<std::string, Tensor> data(uint64_t step, uint32_t microbatch) const {
     std::map<std::string, Tensor> data;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "dag/state.h"
 #include "plan/agreement.h"
 #include "plan/replicas.h"
+#include "replicas/parts.h"
 #include "tests/plan/lawful.h"
 
 namespace weft::test {
@@ -69,16 +71,24 @@ inline void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& pl
   std::vector<std::string> trained;
   for (const dag::StateKey& key : dag::trained_state(graph, {}))
     if (is_weight(key.slot)) trained.push_back(key.name);
-  ASSERT_EQ(plan.agreed.size(), trained.size());
-  for (size_t i = 0; i < trained.size(); ++i) {
-    const AgreedWeight& weight = plan.agreed[i];
-    EXPECT_EQ(weight.name, trained[i]);
+  std::map<std::string, uint64_t> agreed;  // how many numbers of it
+  for (const AgreedWeight& weight : plan.agreed) {
+    ASSERT_LT(replicas::place_of(weight.number), trained.size());
+    EXPECT_EQ(weight.name, trained[replicas::place_of(weight.number)]);
+    const auto elements =
+        static_cast<uint64_t>(graph.spec(graph.find_initializer(weight.name)->value).element_count());
+    EXPECT_EQ(replicas::first_of(weight.number), agreed[weight.name]);
+    agreed[weight.name] += weight.elements > 0 ? weight.elements : elements;
+    EXPECT_LE(agreed[weight.name], elements);
     EXPECT_LT(weight.owner, count);
     ASSERT_EQ(weight.stages.size(), count);
     const dag::OpId op = graph.value(graph.find_initializer(weight.name)->value).producer;
     for (uint32_t replica = 0; replica < count; ++replica)
       EXPECT_EQ(weight.stages[replica], plan.replicas[replica].stage_of_op[op.index]);
   }
+  for (const std::string& name : trained)
+    EXPECT_EQ(agreed[name],
+              static_cast<uint64_t>(graph.spec(graph.find_initializer(name)->value).element_count()));
 }
 
 }  // namespace weft::test

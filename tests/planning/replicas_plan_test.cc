@@ -454,7 +454,7 @@ TEST_F(ReplicasPlanned, CountOnFromACheckpointThatWasCountedOtherwise) {
 }
 
 TEST_F(ReplicasPlanned, OnlyPeersThatKnowThemSuit) {
-  const auto wanted = planner().check(submit({}));
+  const auto wanted = planner().check(submit({"sync.codec=topk:0.02:int4"}));
   ASSERT_TRUE(wanted.has_value()) << wanted.error().message;
   EXPECT_EQ(wanted->peer_minor, proto::kProtocolMinorOfLocalSteps);
   const auto of_each_step = planner().check(submit_net());

@@ -45,7 +45,7 @@ const std::map<std::string, Layer>& layers() {
        {{"peer/backend/reference", "peer/backend/host", "peer/backend", "peer", "dag", "base"}}},
       {"peer/backend/cuda", {{"peer/backend/reference", "peer/backend", "peer", "dag", "base"}}},
       {"peer/modules", {{"peer/backend", "peer", "dag", "base"}}},
-      {"plan", {{"dag", "compress", "base"}, true}},
+      {"plan", {{"replicas", "dag", "compress", "base"}, true}},
       {"replicas", {{"compress", "base"}, true}},
       {"proto", {{"plan", "replicas", "dag/incremental", "dag", "compress", "base"}, true}},
       {"broker", {{"proto", "plan", "dag", "base"}, true}},
