@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "broker/links/link_rounds.h"
 #include "broker/links/link_view.h"
 
 namespace weft::broker {
@@ -40,6 +39,16 @@ std::vector<uint32_t> each_once(std::vector<uint32_t> numbers) {
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return numbers;
+}
+
+// The places of the peers with these numbers, of `among`.
+std::vector<Place> in_order(std::span<const Place> places, const std::vector<uint32_t>& numbers,
+                            const std::vector<uint32_t>& among) {
+  std::vector<Place> ordered(places.empty() ? 0 : among.size());
+  for (size_t i = 0; i < places.size(); ++i)
+    ordered[static_cast<size_t>(std::lower_bound(among.begin(), among.end(), numbers[i]) - among.begin())] =
+        places[i];
+  return ordered;
 }
 
 // Who cannot be dialled may be able to dial.
@@ -240,20 +249,24 @@ std::vector<uint32_t> LinkBook::numbers(const std::vector<PeerId>& ids, std::spa
   return numbers;
 }
 
-std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, Instant now) const {
-  return pairs_of(idle, now);
+std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, Instant now,
+                                                 std::span<const Place> places) const {
+  return pairs_of(idle, now, places);
 }
 
-std::vector<LinkBook::Pair> LinkBook::missing_round(std::span<const PeerId> peers) const {
-  return pairs_of(peers, std::nullopt);
+std::vector<LinkBook::Pair> LinkBook::missing_round(std::span<const PeerId> peers,
+                                                    std::span<const Place> places) const {
+  return pairs_of(peers, std::nullopt, places);
 }
 
 std::vector<LinkBook::Pair> LinkBook::pairs_of(std::span<const PeerId> peers,
-                                               std::optional<Instant> repeated_at) const {
+                                               std::optional<Instant> repeated_at,
+                                               std::span<const Place> places) const {
   const std::vector<PeerId> ids = known_and(peers);
   const std::vector<uint32_t> among = each_once(numbers(ids, peers));
   const Survey survey(partners_, static_cast<uint32_t>(ids.size()), among);
-  std::vector<NumberPair> chosen = pairs_to_measure(survey, ids, among);
+  std::vector<NumberPair> chosen =
+      pairs_to_measure(survey, ids, among, in_order(places, numbers(ids, peers), among));
   if (chosen.empty() && repeated_at) chosen = pairs_to_repeat(survey, among, *repeated_at);
   std::vector<Pair> round;
   for (auto [a, b] : chosen) {
@@ -263,11 +276,11 @@ std::vector<LinkBook::Pair> LinkBook::pairs_of(std::span<const PeerId> peers,
   return round;
 }
 
-bool LinkBook::wants_more(std::span<const PeerId> peers, Instant) const {
+bool LinkBook::wants_more(std::span<const PeerId> peers, Instant, std::span<const Place> places) const {
   const std::vector<PeerId> ids = known_and(peers);
   const std::vector<uint32_t> among = each_once(numbers(ids, peers));
   const Survey survey(partners_, static_cast<uint32_t>(ids.size()), among);
-  return !pairs_to_measure(survey, ids, among).empty();
+  return !pairs_to_measure(survey, ids, among, in_order(places, numbers(ids, peers), among)).empty();
 }
 
 plan::ClusterView LinkBook::cluster(std::vector<plan::DeviceView> devices, std::span<const PeerId> peers,

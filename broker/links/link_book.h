@@ -10,6 +10,7 @@
 
 #include "base/digest.h"
 #include "base/units.h"
+#include "broker/links/link_rounds.h"
 #include "broker/links/link_survey.h"
 #include "plan/cluster.h"
 
@@ -54,10 +55,12 @@ class LinkBook {
   struct Pair {
     PeerId dials, accepts;
   };
-  std::vector<Pair> next_round(std::span<const PeerId> idle, Instant now) const;
+  // `places`: of each of the peers; empty: nothing is known.
+  std::vector<Pair> next_round(std::span<const PeerId> idle, Instant now,
+                               std::span<const Place> places = {}) const;
   // The same of what is missing alone.
-  std::vector<Pair> missing_round(std::span<const PeerId> peers) const;
-  bool wants_more(std::span<const PeerId> peers, Instant now) const;
+  std::vector<Pair> missing_round(std::span<const PeerId> peers, std::span<const Place> places = {}) const;
+  bool wants_more(std::span<const PeerId> peers, Instant now, std::span<const Place> places = {}) const;
 
   // Sites, lines and links of `devices` (by index the peers'): sets DeviceView::site, uplink, downlink, and
   // between/pairs. What was never measured is taken as slow and LinkView::is_assumed is set.
@@ -65,7 +68,8 @@ class LinkBook {
                             Instant now) const;
 
  private:
-  std::vector<Pair> pairs_of(std::span<const PeerId> among, std::optional<Instant> repeated_at) const;
+  std::vector<Pair> pairs_of(std::span<const PeerId> among, std::optional<Instant> repeated_at,
+                             std::span<const Place> places) const;
   struct Streak {  // traffic that ran otherwise than what is believed, one after the other
     uint32_t times = 0;
     bool slower = false;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <map>
+#include <string_view>
 #include <tuple>
 
 namespace weft::broker {
@@ -80,7 +83,8 @@ class Round {
     idle_.assign(idle.begin(), idle.end());
   }
 
-  std::vector<NumberPair> run() {
+  std::vector<NumberPair> run(std::span<const Place> said) {
+    neighbours(said);
     core();
     if (survey_.peers() <= kCore) return std::move(pairs_);
     if (is_core_known()) {
@@ -102,6 +106,39 @@ class Round {
     return true;
   }
   bool has_room(uint32_t peer) const { return survey_.partners(peer).size() < partners_max_; }
+
+  // Those of one region and one host, then of one region, then of one host.
+  void neighbours(std::span<const Place> places) {
+    if (places.empty()) return;
+    constexpr bool kBoth[][2] = {{true, true}, {true, false}, {false, true}};
+    for (const auto& [by_region, by_host] : kBoth) {
+      std::map<std::pair<std::string_view, std::string_view>, std::vector<uint32_t>> there;
+      for (size_t i = 0; i < idle_.size(); ++i)
+        if ((!by_region || !places[i].region.empty()) && (!by_host || !places[i].host.empty()))
+          there[{by_region ? std::string_view(places[i].region) : "",
+                 by_host ? std::string_view(places[i].host) : ""}]
+              .push_back(idle_[i]);
+      for (auto& [place, peers] : there) meet(std::move(peers));
+    }
+  }
+  // Each with another of them, if it was with none.
+  void meet(std::vector<uint32_t> peers) {
+    std::sort(peers.begin(), peers.end(), [&](uint32_t a, uint32_t b) { return ids_[a] < ids_[b]; });
+    std::vector<bool> is_here(survey_.peers(), false);
+    for (const uint32_t peer : peers) is_here[peer] = true;
+    const auto is_alone = [&](uint32_t peer) {
+      const std::vector<Partner>& partners = survey_.partners(peer);
+      return std::none_of(partners.begin(), partners.end(), [&](const Partner& partner) {
+        return is_here[partner.peer] && partner.was_probed();
+      });
+    };
+    std::vector<uint32_t> alone;
+    std::copy_if(peers.begin(), peers.end(), std::back_inserter(alone), is_alone);
+    for (size_t i = 0; i + 1 < alone.size(); i += 2) take(alone[i], alone[i + 1]);
+    if (alone.size() % 2 == 0) return;
+    for (const uint32_t other : peers)
+      if (has_room(other) && take(alone.back(), other)) return;
+  }
 
   void core() { all_pairs(survey_.core); }
   // As the rounds of a tournament, so that nobody waits while others are measured.
@@ -304,8 +341,8 @@ uint32_t partners_max(size_t peers) {
 }
 
 std::vector<NumberPair> pairs_to_measure(const Survey& survey, std::span<const PeerId> ids,
-                                         std::span<const uint32_t> idle) {
-  return Round(survey, ids, idle).run();
+                                         std::span<const uint32_t> idle, std::span<const Place> places) {
+  return Round(survey, ids, idle).run(places);
 }
 
 std::vector<NumberPair> pairs_to_repeat(const Survey& survey, std::span<const uint32_t> idle, Instant now) {

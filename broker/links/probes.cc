@@ -64,10 +64,19 @@ void Probes::update() {
   std::vector<LinkBook::Pair> pairs;
   if (std::vector<PeerId> all = idle.empty() ? idle : growing_peers(); !all.empty()) {
     all.insert(all.end(), idle.begin(), idle.end());
-    pairs = links_.missing_round(all);
+    pairs = links_.missing_round(all, places_of(all));
   }
-  if (pairs.empty()) pairs = links_.next_round(idle, step_.now.monotonic);
+  if (pairs.empty()) pairs = links_.next_round(idle, step_.now.monotonic, places_of(idle));
   if (!pairs.empty()) start_round(pairs);
+}
+
+std::vector<Place> Probes::places_of(const std::vector<PeerId>& peers) const {
+  std::vector<Place> places;
+  for (const PeerId& id : peers) {
+    const Peer& peer = pool_.at(id);
+    places.push_back({.region = peer.device.region, .host = std::string(host_of(peer.address))});
+  }
+  return places;
 }
 
 void Probes::start_round(const std::vector<LinkBook::Pair>& pairs) {
@@ -255,7 +264,7 @@ bool Probes::waits_for(Job& job, const std::vector<Candidate>& free) {
                            const Pair* probe = pair_of(peer);
                            return probe != nullptr && !(probe->dialler_said && probe->acceptor_said);
                          });
-  if (!under_way && !links_.wants_more(peers, step_.now.monotonic)) return false;
+  if (!under_way && !links_.wants_more(peers, step_.now.monotonic, places_of(peers))) return false;
   std::optional<Instant>& since = job.waiting()->measuring_since;
   if (!since) since = step_.now.monotonic;
   if (step_.now.monotonic - *since >= options_.measuring_max) return false;

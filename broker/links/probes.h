@@ -60,6 +60,7 @@ class Probes {
   bool may_probe(const Peer& peer) const;
   std::vector<PeerId> idle_peers() const;
   std::vector<PeerId> growing_peers() const;
+  std::vector<Place> places_of(const std::vector<PeerId>& peers) const;
   void start_round(const std::vector<LinkBook::Pair>& pairs);
   void tell(const Pair& pair, const PeerId& to, const PeerId& other);
   Pair* pair_of(const PeerId& peer);

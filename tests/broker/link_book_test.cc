@@ -10,6 +10,7 @@
 #include <ctime>
 #include <iostream>
 #include <limits>
+#include <set>
 
 #include "tests/broker/link_truth.h"
 #include "tests/support/keys.h"
@@ -45,6 +46,40 @@ TEST(LinkBook, AllPairsOfAFewAreMeasuredWithoutAnybodyWaiting) {
     EXPECT_EQ(effort.probes, count * (count - 1) / 2);
     EXPECT_EQ(effort.rounds, count - 1 + count % 2) << count;
   }
+}
+
+// What lies between two machines of one home is known before what lies between homes.
+TEST(LinkBook, ThoseOfOnePlaceAreMeasuredFirst) {
+  for (const uint32_t count : {4u, 12u, 16u, 17u, 48u, 201u})
+    for (const bool by_host : {false, true}) {
+      SCOPED_TRACE(std::to_string(count) + (by_host ? " peers by host" : " peers by region"));
+      std::vector<PeerId> peers;
+      std::vector<Place> places;
+      const uint32_t homes = (count + 1) / 2;
+      for (uint32_t peer = 0; peer < count; ++peer) {
+        peers.push_back(key(peer + 1));
+        const std::string home = "home " + std::to_string(peer % homes);
+        // All of a region come from one host, or all of a host name one region.
+        places.push_back(by_host ? Place{"", home} : Place{home, "192.0.2.7"});
+      }
+      LinkBook book;
+      const auto home_of = [&](const PeerId& peer) {
+        return static_cast<size_t>(std::find(peers.begin(), peers.end(), peer) - peers.begin()) % homes;
+      };
+      const auto first = book.next_round(peers, Instant{}, places);
+      const auto together = [&](const LinkBook::Pair& pair) {
+        return home_of(pair.dials) == home_of(pair.accepts);
+      };
+      EXPECT_EQ(std::count_if(first.begin(), first.end(), together), count / 2);
+      EXPECT_TRUE(book.wants_more(peers, Instant{}, places));
+      for (const LinkBook::Pair& pair : first) record(book, pair.dials, pair.accepts, 1e8);
+      const auto second = book.next_round(peers, Instant{}, places);
+      EXPECT_EQ(std::count_if(second.begin(), second.end(), together), 0) << "they know each other";
+      EXPECT_FALSE(second.empty());
+      std::set<PeerId> once;
+      for (const LinkBook::Pair& pair : second)
+        EXPECT_TRUE(once.insert(pair.dials).second && once.insert(pair.accepts).second);
+    }
 }
 
 TEST(LinkBook, TheMatrixOfAFewIsRightForEveryPair) {
