@@ -116,18 +116,33 @@ std::vector<Bytes> data_bytes(const dag::Graph& graph) {
   return bytes;
 }
 
-double data_seconds(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
-                    const Plan& plan) {
+DataLine data_line(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
+                   const Plan& plan) {
   const std::vector<Bytes> of_inputs = data_bytes(graph);
   std::map<uint32_t, double> bytes;
   for (size_t i = 0; i < of_inputs.size(); ++i) {
     const uint32_t stage = plan.stage_of_op[graph.value(graph.inputs()[i]).producer.index];
     bytes[plan.stages[stage].devices.front()] += static_cast<double>(of_inputs[i].value);
   }
-  double longest = 0;
+  DataLine line;
   for (const auto& [device, of_one] : bytes)
-    longest = std::max(longest, of_one * microbatches / cluster.devices()[device].downlink);
-  return longest;
+    if (const double seconds = of_one * microbatches / cluster.devices()[device].downlink;
+        seconds > line.seconds)
+      line = {device, seconds};
+  return line;
+}
+
+std::vector<double> incoming_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors) {
+  std::vector<double> incoming(cluster.devices().size(), 0);  // bytes
+  for (const AgreedLoad& tensor : tensors)
+    for (uint32_t replica = 0; replica < tensor.devices.size(); ++replica) {
+      if (replica == tensor.owner) continue;
+      incoming[tensor.devices[tensor.owner]] += static_cast<double>(tensor.bytes.value);
+      incoming[tensor.devices[replica]] += static_cast<double>(tensor.bytes.value);
+    }
+  for (size_t device = 0; device < incoming.size(); ++device)
+    incoming[device] /= cluster.devices()[device].downlink;
+  return incoming;
 }
 
 }  // namespace weft::plan

@@ -33,9 +33,15 @@ double agreement_seconds(const ClusterView& cluster, std::span<const AgreedLoad>
 // By input of the graph, what a microbatch of it takes as it travels (dag/narrow.h). Whole numbers are taken
 // for places in something that the graph has: two bytes each, unless some value is longer than that can say.
 std::vector<Bytes> data_bytes(const dag::Graph& graph);
-// How long a step's samples take over the downlink of the device that takes most of them. `plan`: of a
-// request with that graph, so many microbatches a step, on devices of the cluster.
-double data_seconds(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
-                    const Plan& plan);
+// Of the devices of one pipeline that whose downlink takes longest for a step's samples, and how long.
+struct DataLine {
+  uint32_t device = 0;
+  double seconds = 0;
+};
+// `plan`: of a request with that graph, so many microbatches a step, on devices of the cluster.
+DataLine data_line(const ClusterView& cluster, const dag::Graph& graph, uint32_t microbatches,
+                   const Plan& plan);
+// By device of the cluster: how long all that an agreement brings to it takes over its downlink.
+std::vector<double> incoming_seconds(const ClusterView& cluster, std::span<const AgreedLoad> tensors);
 
 }  // namespace weft::plan

@@ -12,6 +12,18 @@ double LocalRounds::seconds_a_round() const {
   return slowest;
 }
 
+double LocalRounds::seconds_a_busy_round() const {
+  double slowest = seconds_a_round();
+  const double part = 1 / static_cast<double>(step_seconds.size());
+  for (size_t replica = 0; replica < incoming_seconds.size(); ++replica) {
+    const double needed = data_seconds[replica] / std::max(1e-12, step_seconds[replica]);
+    if (needed <= part) continue;
+    const double own = static_cast<double>(share(replica)) * step_seconds[replica];
+    slowest = std::max(slowest, own + incoming_seconds[replica] * (1 - part / needed));
+  }
+  return slowest;
+}
+
 double LocalRounds::seconds_an_exchange() const {
   double most = 0;
   for (size_t replica = 0; replica < data_seconds.size(); ++replica)
@@ -26,7 +38,7 @@ double LocalRounds::seconds_a_step() const {
   // Those that overlap take as long as what takes longer; the last one of so many is waited for.
   const double round = seconds_a_round();
   const auto rounds = static_cast<double>(settle_every);
-  const double hidden = (rounds - 1) * std::max(round, seconds_an_exchange());
+  const double hidden = (rounds - 1) * std::max(seconds_a_busy_round(), seconds_an_exchange());
   return (hidden + round + agreement) / (rounds * steps);
 }
 

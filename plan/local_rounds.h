@@ -17,10 +17,15 @@ struct LocalRounds {
   std::vector<uint64_t> shares{};      // by replica, how many it makes; empty: all of them
   uint64_t settle_every = 1;           // rounds, after each of which all wait for their agreement
   double agreement = 0;                // seconds
-  std::vector<double> data_seconds{};  // by replica, of a step: in which samples fill a downlink; empty: none
+  // By replica: seconds in which a step's samples fill a downlink, and in which all that an agreement brings
+  // fills the same; empty: there are none.
+  std::vector<double> data_seconds{}, incoming_seconds{};
 
   uint64_t share(size_t replica) const { return shares.empty() ? every : shares[replica]; }
   double seconds_a_round() const;  // in which the slowest makes its steps
+  // The same while an agreement comes: of a downlink each that sends has a part, and the samples one. Who
+  // needs more of them than that waits for samples as long as others send.
+  double seconds_a_busy_round() const;
   // Of an exchange while the next round's samples come over the same lines.
   double seconds_an_exchange() const;
   double seconds_a_step() const;  // of the run: for one of all replicas' steps

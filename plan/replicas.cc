@@ -31,6 +31,16 @@ constexpr size_t kExactMax = 16;  // replicas that add gradients: more than that
 constexpr uint32_t kSumsHeld = 2;
 constexpr size_t kTooSmallMax = 8;  // devices that cannot hold the model, until no more are tried
 
+// What else comes over the lines of each pipeline. `incoming`: of an agreement, by device.
+void add_lines(const PlanRequest& pipeline, const std::vector<const Plan*>& plans,
+               const std::vector<double>& incoming, LocalRounds& rounds) {
+  for (const Plan* plan : plans) {
+    const DataLine line = data_line(pipeline.cluster, *pipeline.graph, pipeline.microbatches, *plan);
+    rounds.data_seconds.push_back(line.seconds);
+    rounds.incoming_seconds.push_back(incoming[line.device]);
+  }
+}
+
 class ReplicasSearch {
  public:
   explicit ReplicasSearch(const ReplicasRequest& request)
@@ -56,6 +66,7 @@ class ReplicasSearch {
   struct Found {
     std::vector<const Plan*> plans;
     std::vector<AgreedLoad> loads;
+    std::vector<double> incoming;  // by device, seconds of an agreement
     std::vector<uint32_t> ranges;  // by replica, of those that add gradients
     LocalRounds rounds;            // of the others
     size_t codec = 0;              // of codecs_
@@ -303,9 +314,7 @@ class ReplicasSearch {
                        .shares = request_.shares,
                        .settle_every = request_.settle_every,
                        .agreement = found.agreement};
-    const PlanRequest& pipeline = request_.pipeline;
-    for (const Plan* plan : found.plans)
-      rounds.data_seconds.push_back(data_seconds(cluster_, *pipeline.graph, pipeline.microbatches, *plan));
+    add_lines(request_.pipeline, found.plans, found.incoming, rounds);
     if (request_.shares.empty() && request_.by_speed)
       rounds.shares = shares_by_speed(rounds.step_seconds, every, request_.share_ratio_max);
     return rounds;
@@ -355,6 +364,7 @@ class ReplicasSearch {
     if (shares_slots()) slots.emplace(request_.pipeline, found.slots_among, found.plans);
     deal_owners(cluster_, found.loads, found.followers, slots ? slots->room() : std::vector<int64_t>());
     found.agreement = agreement_seconds(cluster_, found.loads);
+    found.incoming = incoming_seconds(cluster_, found.loads);
     return !slots || slots->fit(found.loads);
   }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "plan/local_rounds.h"
 #include "plan/plan.h"
 #include "tests/plan/graphs.h"
 #include "tests/plan/replicas_lawful.h"
@@ -52,6 +53,26 @@ TEST(ReplicasPlan, WhatOverlapsSharesTheDownlinkWithSamples) {
   const double samples = 5 * 8 * static_cast<double>(bytes) / 1e4;
   ASSERT_GT(seconds(plan.agreement), seconds(plan.round)) << "it is not hidden";
   EXPECT_GT(5 * seconds(plan.predicted_step), 63.0 / 64 * (seconds(plan.agreement) + samples));
+}
+
+// Of a downlink each of four that send has a part, and samples the fifth. Who needs half of it for them makes
+// two fifths of its steps meanwhile.
+TEST(LocalRounds, WhoeverNeedsMoreOfALineThanItsPartWaitsForSamples) {
+  LocalRounds rounds{.step_seconds = std::vector<double>(5, 1.0),
+                     .every = 100,
+                     .settle_every = 1'000'000'000,
+                     .agreement = 60,
+                     .data_seconds = std::vector<double>(5, 0.1),
+                     .incoming_seconds = std::vector<double>(5, 50)};
+  EXPECT_EQ(rounds.seconds_a_busy_round(), 100) << "a fifth is enough for a tenth";
+  EXPECT_NEAR(rounds.seconds_a_step(), 0.2, 1e-6);
+  rounds.data_seconds[3] = 0.5;
+  EXPECT_NEAR(rounds.seconds_a_busy_round(), 100 + 50 * 0.6, 1e-9);
+  EXPECT_NEAR(rounds.seconds_a_step(), 0.26, 1e-6);
+  rounds.settle_every = 1;
+  EXPECT_NEAR(rounds.seconds_a_step(), 160.0 / 500, 1e-9) << "where all wait nothing comes with samples";
+  rounds.shares = {100, 100, 100, 10, 100};
+  EXPECT_EQ(rounds.seconds_a_busy_round(), 100) << "it has time to wait";
 }
 
 // What is left open: the fewest steps and the gentlest codec, but for what others gain.

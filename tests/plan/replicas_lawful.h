@@ -36,13 +36,26 @@ inline std::set<uint32_t> devices_of(const Plan& plan) {
   return devices;
 }
 
+inline std::vector<double> incoming_of(const ReplicasRequest& request, const ReplicasPlan& plan) {
+  std::vector<plan::AgreedLoad> loads;
+  for (const AgreedWeight& weight : plan.agreed) {
+    plan::AgreedLoad& load = loads.emplace_back();
+    load.bytes = weight.bytes;
+    load.owner = weight.owner;
+    for (uint32_t replica = 0; replica < weight.stages.size(); ++replica)
+      load.devices.push_back(plan.replicas[replica].stages[weight.stages[replica]].devices.front());
+  }
+  return incoming_seconds(request.pipeline.cluster, loads);
+}
+
 // Each replica computes the whole graph on devices that no other one has, and all that is trained has an
 // owner.
 inline void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& plan) {
   const size_t count = plan.replicas.size();
   ASSERT_TRUE(count == request.count || (count > request.count && count <= request.count_max));
   std::set<uint32_t> used;
-  double slowest = 0, steps = 0, data = 0;
+  double slowest = 0, busy = 0, steps = 0, data = 0;
+  const std::vector<double> incoming = incoming_of(request, plan);
   if (request.by_speed || !request.shares.empty()) {
     ASSERT_EQ(plan.shares.size(), count);
     EXPECT_EQ(*std::max_element(plan.shares.begin(), plan.shares.end()), request.every);
@@ -53,10 +66,14 @@ inline void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& pl
     for (const uint32_t device : devices_of(replica))
       EXPECT_TRUE(used.insert(device).second) << "device " << device << " is in two replicas";
     const auto share = static_cast<double>(plan.shares.empty() ? request.every : plan.shares[r]);
-    slowest = std::max(slowest, share * seconds(replica.predicted_step));
+    const double step = seconds(replica.predicted_step);
+    slowest = std::max(slowest, share * step);
     const PlanRequest& pipeline = request.pipeline;
-    data = std::max(data,
-                    share * data_seconds(pipeline.cluster, *pipeline.graph, pipeline.microbatches, replica));
+    const auto line = data_line(pipeline.cluster, *pipeline.graph, pipeline.microbatches, replica);
+    data = std::max(data, share * line.seconds);
+    // Samples have one part of the line as long as an agreement comes, each other replica another.
+    const double idle = std::max(0.0, 1 - step / (line.seconds * static_cast<double>(count)));
+    busy = std::max(busy, share * step + incoming[line.device] * idle);
     steps += share;
   }
   EXPECT_LE(used.size(), request.pipeline.cluster.devices().size());
@@ -64,7 +81,7 @@ inline void expect_lawful(const ReplicasRequest& request, const ReplicasPlan& pl
   const double round = seconds(plan.predicted_step) * steps / static_cast<double>(count);
   const double agreement = seconds(plan.agreement), settled = 1 / static_cast<double>(request.settle_every);
   const double exchange = agreement + data;
-  const double expected = settled * (slowest + agreement) + (1 - settled) * std::max(slowest, exchange);
+  const double expected = settled * (slowest + agreement) + (1 - settled) * std::max(busy, exchange);
   EXPECT_NEAR(round, expected, 1e-8 * every + 1e-6 * expected);
 
   const dag::Graph& graph = *request.pipeline.graph;
