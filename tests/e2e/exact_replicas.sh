@@ -28,6 +28,9 @@ begin_long() {
   run=("${sets[@]}" --set steps=20000)
   submit_job "$job" "${run[@]}" --set "replicas=$1" "${@:2}" --set placement.stages=1 --set "output=$work/out.onnx"
 }
+wait_for_copy() {  # some copy of the state is whole: until then a loss begins the job anew
+  until "$weft" status "$job_number" | grep -q 'copies after step [1-9]'; do sleep 0.1; done
+}
 end_and_compare() {  # end_and_compare WHAT
   wait_for_step $((STEP + 10))
   stop_job "$work/out.onnx"
@@ -111,6 +114,7 @@ for peer in f g; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
 wait_for_log "$work/g.log" 'info joined'
 begin_long '{min: 2, max: 3}'
 wait_for_step 60
+wait_for_copy
 lose_peer "$(one_of $(active_peers))"
 wait_for_event 'going on from the copy of step'
 [[ $LINE =~ ,\ ([0-9]+)\ committed\ steps?\ (is|are)\ done ]] || fail "it does not say what is done again: $LINE"
@@ -125,6 +129,7 @@ end_and_compare "replicas that keep copies themselves, of which one was lost, an
 # The slots of one that is killed were nowhere else in the run: the broker has them. Then, with one less, the broker is killed.
 begin_long '{min: 2, max: 3}' --set optimizer_state=shared
 wait_for_step 60
+wait_for_copy
 lose_peer "$(one_of $(active_peers))"
 wait_for_event 'going on from the copy of step'
 wait_for_recovery

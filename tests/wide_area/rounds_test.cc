@@ -64,7 +64,7 @@ plan::ReplicasPlan plan_of(const Model& model, uint32_t replicas, uint32_t owner
                              .stages = {{.devices = {replica}, .microbatches_in_flight = 1}}});
   const std::vector<uint32_t> stages(replicas, 0);
   plan.agreed = {{.name = "large", .owner = owner_of_large, .stages = stages},
-                 {.name = "small", .owner = owner_of_small, .stages = stages}};
+                 {.name = "small", .number = 1, .owner = owner_of_small, .stages = stages}};
   return plan;
 }
 
