@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a job that asks for no replicas costs with one weft and with another, as one from before there were any and one of today:
 # GPT tiny by `weft local` on two threads, and by two peers, each on a core of its own, in turns. Medians of a step's seconds,
-# the most memory that a process took, and the bytes that went over loopback in a whole run of the two.
+# the most memory that a process took, and the bytes that went over loopback in a whole run of the two, whose cut is the same.
 #   bench/replicas/unused.sh OLD NEW [ROUNDS]          3; as root, for it counts in a network namespace of its own
 # STEPS (60): of each run.
 old=$(realpath "${1:?OLD}") new=$(realpath "${2:?NEW}") rounds=${3:-3}
@@ -33,7 +33,7 @@ for ((round = 0; round < rounds; ++round)); do
       taskset -a -p -c "$core" "${peer_pid[$which$round-$core]}" >/dev/null
     done
     for core in 0 1; do wait_for_log "$work/$which$round-$core.log" 'info joined'; done
-    "$weft" submit "${run[@]}" --set placement.stages=2 --set "output=$work/two.onnx" --format json >"$work/two.json" 2>/dev/null
+    "$weft" submit "${run[@]}" --set placement.stages=2 --set placement.strategy=equal-ops --set "output=$work/two.onnx" --format json >"$work/two.json" 2>/dev/null
     seconds_of "$work/two.json" >>"$work/$which.two"
     most_mib "${peer_pid[@]}" >>"$work/$which.two.mib"
     for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
