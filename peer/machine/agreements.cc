@@ -124,23 +124,38 @@ bool Agreements::takes_means(uint64_t step) const {
   });
 }
 
+// What has come of all attempts is counted first: asked after each tensor, all of them would be looked up
+// each time.
 bool Agreements::are_differences_there(uint64_t step) const {
+  const uint32_t own = assignment_->seat.replica;
   const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
   const auto without = left_out(step);
-  for (const AgreedWeight& weight : weights_)
-    for (uint32_t replica = 0; owner_of(weight, step) == assignment_->seat.replica && replica < steps.size();
-         ++replica)
-      if (replica != assignment_->seat.replica && steps[replica] > 0 && !(without && without->has(replica)) &&
-          !has(step, &Arrived::differences, weight, replica))
-        return false;
-  return true;
+  std::vector<uint32_t> senders;
+  for (uint32_t replica = 0; replica < steps.size(); ++replica)
+    if (replica != own && steps[replica] > 0 && !(without && without->has(replica)))
+      senders.push_back(replica);
+  const Arrived* there = arrived(step);
+  if ((there == nullptr ? 0 : there->differences.size()) < senders.size() * owned(step)) return false;
+  return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
+    return owner_of(weight, step) != own ||
+           std::all_of(senders.begin(), senders.end(),
+                       [&](uint32_t replica) { return has(step, &Arrived::differences, weight, replica); });
+  });
 }
 
 bool Agreements::are_means_there(uint64_t step) const {
+  const Arrived* there = arrived(step);
+  if ((there == nullptr ? 0 : there->means.size()) < weights_.size() - owned(step)) return false;
   return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
     const uint32_t owner = owner_of(weight, step);
     return owner == assignment_->seat.replica || has(step, &Arrived::means, weight, owner);
   });
+}
+
+size_t Agreements::owned(uint64_t step) const {
+  return static_cast<size_t>(std::count_if(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
+    return owner_of(weight, step) == assignment_->seat.replica;
+  }));
 }
 
 bool Agreements::has_all_of(const std::vector<uint32_t>& replicas, uint64_t step, bool has_means) const {

@@ -83,6 +83,7 @@ class Agreements {
   };
   uint64_t round_before(uint64_t step) const;
   uint32_t owner_of(const AgreedWeight& weight, uint64_t step) const;
+  size_t owned(uint64_t step) const;  // of how many the seat takes the mean then
   bool has(uint64_t step, Attempts Arrived::*which, const AgreedWeight& weight, uint32_t replica) const;
   bool is_its_time(uint64_t round_before, uint64_t completed) const;
   std::optional<uint64_t> overlapped_end(uint64_t completed) const;
