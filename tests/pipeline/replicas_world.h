@@ -23,6 +23,7 @@
 #include "peer/service/inbox.h"
 #include "peer/service/stage_runner.h"
 #include "replicas/parts.h"
+#include "tests/pipeline/layers.h"
 #include "tests/support/cuts.h"
 #include "tests/support/models.h"
 #include "train/replicas_in_turn.h"
@@ -88,32 +89,7 @@ inline configs::Job job_of(const Case& of) {
 inline test::Model model_of(const std::string& name) {
   if (name == "residual") return test::residual_net(3, {.batch = kMicrobatchSize});
   if (name == "transformer") return test::transformer(3, {.batch = kMicrobatchSize});
-  dag::GraphBuilder builder(dag::op_table());
-  test::Model model;
-  const auto input = [&](const std::string& named, Tensor tensor, dag::InputRole role) {
-    const dag::ValueId value = builder.input(named, tensor.spec(), role);
-    model.inputs.emplace(named, std::move(tensor));
-    return value;
-  };
-  constexpr int64_t kWide = 260;
-  dag::ValueId value = input("x", test::random_tensor(3, 1, {kMicrobatchSize, kWide}), dag::InputRole::Model);
-  for (const int64_t width : {kWide + 256, kWide, int64_t{10}}) {
-    const int64_t before = builder.spec(value).shape.back();
-    Tensor weight = test::random_tensor(3, 2 + static_cast<uint64_t>(width), {before, width}, 0.05);
-    const std::string of = "w" + std::to_string(width);
-    const dag::ValueId read = builder.initializer(of, weight.spec(), dag::InitializerRole::Parameter);
-    model.weights.emplace(of, std::move(weight));
-    value = builder.add(dag::OpKind::MatMul, {value, read});
-    if (width > 10) value = builder.add(dag::OpKind::Relu, {value});
-  }
-  const dag::ValueId target = input(std::string(dag::kTargetInput),
-                                    test::random_labels(3, 9, {kMicrobatchSize}, 10), dag::InputRole::Loss);
-  builder.output("loss",
-                 builder.add(dag::OpKind::CrossEntropy, {value, target},
-                             {{dag::Attr::Axis, int64_t{1}}, {dag::Attr::Reduction, std::string("mean")}}),
-                 dag::OutputRole::Loss);
-  model.graph = builder.finish();
-  return model;
+  return test::layers(kMicrobatchSize, {260, 516, 260, 10}, 0.05);
 }
 
 // A case, and all that does not depend on who computes it.
