@@ -128,7 +128,7 @@ std::string json_replicas_comparison(const ReplicasShown& shown, const ReplicasC
          {"predicted_samples_per_second", row.samples_per_second},
          {"agreement_seconds", agrees(*row.plan) ? Json(seconds(row.plan->agreement)) : Json()},
          {"agreement_bytes", agrees(*row.plan) ? Json(bytes_of_agreement(*row.plan).value) : Json()},
-         {"every", makes_rounds(*row.plan) ? Json(row.plan->every) : Json()},
+         {"every", makes_rounds(*row.plan) ? Json(row.plan->every * row.plan->fragments) : Json()},
          {"codec", agrees(*row.plan) ? Json(compress::name(row.plan->codec)) : Json()},
          {"planning_seconds", row.planning_seconds}});
   }

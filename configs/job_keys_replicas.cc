@@ -82,6 +82,14 @@ constexpr JobKey kReplicas[] = {
          "Evaluations and checkpoints wait for that; a stop waits for the round under way.",
      .example = "replicas: 2\nsync: {every: 30, overlap: true, settle_every: 8}",
      .otherwise = "4"},
+    {.path = "sync.fragments",
+     .meaning =
+         "With `overlap`: into how many parts, about equally large, the model's tensors are dealt, which are "
+         "agreed about in turn. Each still meets the others after `every` steps. But what travels at a time "
+         "is one of them, and its mean is taken `every` / `fragments` steps later instead of `every`: less "
+         "is late. `every`, and shares, are multiples of it.",
+     .example = "replicas: 2\nsync: {every: 30, codec: int4, overlap: true, fragments: 3}",
+     .otherwise = "1"},
     {.path = "sync.outer",
      .meaning =
          "What becomes of that mean. A model with running statistics (BatchNorm) wants `average`: they are "

@@ -103,6 +103,40 @@ void read_overlap(MapReader& sync, Job& job) {
         sync.parse_count(*settle, "settle_every", 2, replicas::kSettleEveryMax).value_or(kSettleEveryDefault);
 }
 
+// Parts of the model that are agreed about in turn: rounds of as many fewer steps, each about one of them.
+// What is read before counts steps as a person does.
+void read_fragments(MapReader& sync, Job& job) {
+  const Node* node = sync.take("fragments");
+  if (!node) return;
+  replicas::ReplicaTerms& terms = job.replicas;
+  const uint64_t fragments = sync.parse_count(*node, "fragments", 1, replicas::kFragmentsMax).value_or(1);
+  if (fragments == 1) return;
+  const std::string said = "`sync.fragments` is " + std::to_string(fragments);
+  const auto problem = [&](const std::string& what) { sync.problem(node->where, said + what); };
+  if (!terms.overlap())
+    return sync.problem(node->where, "`sync.fragments` is of rounds that overlap; say overlap: true");
+  const auto is_whole = [&](uint64_t steps) { return steps % fragments == 0; };
+  if (!is_whole(terms.every) || !is_whole(job.replica_choice.every_max)) {
+    const uint64_t every = is_whole(terms.every) ? job.replica_choice.every_max : terms.every;
+    uint64_t fewer = fragments;
+    while (every % fewer != 0) --fewer;
+    return problem(", and a round has `sync.every` / `sync.fragments` steps: " + std::to_string(every) +
+                   " is no multiple; say " + std::to_string((every / fragments + 1) * fragments) + ", or " +
+                   std::to_string(fewer) + (fewer == 1 ? " fragment" : " fragments"));
+  }
+  if (!std::ranges::all_of(terms.shares, is_whole))
+    return problem(", and each of `sync.shares` is to be a multiple of that");
+  if (terms.settle_every * fragments > replicas::kSettleEveryMax)
+    return problem(", and all of them are agreed about " + std::to_string(terms.settle_every) +
+                   " times until `sync.settle_every`: that is more than " +
+                   std::to_string(replicas::kSettleEveryMax) + " agreements");
+  terms.fragments = static_cast<uint32_t>(fragments);
+  terms.every /= fragments;
+  terms.settle_every *= fragments;
+  job.replica_choice.every_max /= fragments;
+  for (uint64_t& share : terms.shares) share /= fragments;
+}
+
 // Of these the planner takes one with `codec: auto`; without a planner it is the first. Each owes what it
 // leaves out, so that a checkpoint has the same tensors with either.
 constexpr const char* kCodecsOfAuto[] = {"int4", "topk:0.02:int4"};
@@ -130,7 +164,7 @@ void read_codec(MapReader& sync, bool each_step, Job& job) {
 
 // What only replicas with local steps have.
 void refuse_local_keys(MapReader& sync) {
-  for (const std::string key : {"shares", "overlap", "settle_every", "outer"})
+  for (const std::string key : {"shares", "overlap", "settle_every", "fragments", "outer"})
     if (const Node* given = sync.take(key))
       sync.problem(given->where,
                    "`sync." + key +
@@ -177,6 +211,7 @@ void read_sync(MapReader& root, Problems& problems, Job& job) {
   } else {
     if (const Node* shares = reader.take("shares")) read_shares(reader, *shares, job);
     read_overlap(reader, job);
+    read_fragments(reader, job);
     read_outer(reader, problems, job.replicas.outer);
   }
   reader.finish();

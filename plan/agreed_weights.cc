@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "dag/state.h"
+#include "replicas/fragments.h"
 #include "replicas/parts.h"
 
 namespace weft::plan {
@@ -49,16 +50,20 @@ std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request, const c
       slots_of[output.name] = bytes_beside(graph.spec(output.value), slots);
   const std::vector<dag::StateKey> keys = agreed_keys(graph);
   size_t all = 0;
-  for (const dag::StateKey& key : keys) all += numbers_of(graph, key.name);
+  std::vector<uint64_t> sizes;
+  for (const dag::StateKey& key : keys) all += sizes.emplace_back(numbers_of(graph, key.name));
+  const std::vector<uint32_t> fragments = replicas::fragments_of(sizes, request.fragments);
   const bool divides = request.divides_tensors && request.ranges == 0 && compress::is_by_parts(codec) &&
                        keys.size() <= replicas::kPlacesMax;
   std::vector<AgreedWeight> weights;
   for (uint32_t place = 0; place < keys.size(); ++place) {
     const std::string& name = keys[place].name;
-    const size_t elements = numbers_of(graph, name);
+    const size_t elements = sizes[place];
     if (keys[place].slot == dag::StateSlot::RunningStatistic) {
-      weights.push_back(
-          {.name = name, .number = place, .bytes = bytes_agreed(request, compress::Codec{}, elements)});
+      weights.push_back({.name = name,
+                         .number = place,
+                         .fragment = fragments[place],
+                         .bytes = bytes_agreed(request, compress::Codec{}, elements)});
       continue;
     }
     const std::vector<replicas::Part> parts =
@@ -67,6 +72,7 @@ std::vector<AgreedWeight> agreed_weights(const ReplicasRequest& request, const c
       weights.push_back({.name = name,
                          .number = replicas::agreed_number(place, part.first),
                          .elements = parts.size() > 1 ? part.count : 0,
+                         .fragment = fragments[place],
                          .bytes = bytes_agreed(request, codec, part.count),
                          .slots = {parts.size() > 1 ? 0 : slots_of[name]}});
   }

@@ -70,7 +70,8 @@ void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return tensors[a].bytes > tensors[b].bytes; });
-  std::map<uint32_t, double> taken, lines;  // by device
+  std::map<uint32_t, double> lines;                       // by device
+  std::map<std::pair<uint32_t, uint32_t>, double> taken;  // by fragment and device
   for (const uint32_t t : order) {
     AgreedLoad& tensor = tensors[t];
     if (tensor.devices.size() < 2) continue;
@@ -80,14 +81,15 @@ void deal_owners(const ClusterView& cluster, std::span<AgreedLoad> tensors,
       const uint32_t device = tensor.devices[replica];
       const auto [line, fresh] = lines.try_emplace(device, 0);
       if (fresh) line->second = line_of(cluster, device, tensor.devices);
-      const double seconds = (taken[device] + static_cast<double>(tensor.bytes.value)) / line->second;
+      const double seconds =
+          (taken[{tensor.fragment, device}] + static_cast<double>(tensor.bytes.value)) / line->second;
       const std::pair cost(lacks(device, tensor), seconds);
       if (least && cost >= *least) continue;
       least = cost;
       tensor.owner = replica;
     }
     if (!room.empty()) room[tensor.devices[tensor.owner]] -= tensor.kept.value;
-    taken[tensor.devices[tensor.owner]] += static_cast<double>(tensor.bytes.value);
+    taken[{tensor.fragment, tensor.devices[tensor.owner]}] += static_cast<double>(tensor.bytes.value);
   }
 }
 

@@ -17,6 +17,7 @@ struct AgreedLoad {
   std::vector<uint32_t> devices{};  // by replica, of the cluster: who has it; never empty
   uint32_t owner = 0;               // a replica
   Bytes kept{};                     // that the owner alone has beside it
+  uint32_t fragment = 0;            // those of another one travel at another time
 };
 
 // Gives each an owner: the largest first, to the replica whose device then has least to take in, by what its

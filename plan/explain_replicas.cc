@@ -44,7 +44,12 @@ std::string describe_overlap(const ReplicasRequest& request, const ReplicasPlan&
   if (request.settle_every <= 1) return {};
   const std::string others =
       ", of " + std::to_string(request.settle_every - 1) + " in " + std::to_string(request.settle_every);
-  return others + (plan.agreement <= plan.round ? " hidden" : " hidden for as long as a round takes");
+  return others + (plan.agreement <= plan.round * request.fragments ? " hidden"
+                                                                    : " hidden for as long as a round takes");
+}
+
+std::string describe_fragments(const ReplicasRequest& request) {
+  return request.fragments > 1 ? ", in " + number_of(request.fragments, "fragment") + "," : "";
 }
 
 // " as int8"; nothing of what travels as it is.
@@ -68,8 +73,8 @@ std::string summary(const ReplicasRequest& request, const ReplicasPlan& plan) {
     text += std::string(number) + " times one pipeline; ";
   }
   return text + "an agreement of " + show(bytes) + (request.codecs.empty() ? "" : describe_codec(plan)) +
-         " every " + number_of(plan.every, "step") + " takes " + show(plan.agreement) +
-         describe_overlap(request, plan) + describe_shares(plan);
+         " every " + number_of(plan.every * request.fragments, "step") + describe_fragments(request) +
+         " takes " + show(plan.agreement) + describe_overlap(request, plan) + describe_shares(plan);
 }
 
 std::string line_of(const ReplicasRequest& request, const ReplicasPlan& plan, size_t replica) {

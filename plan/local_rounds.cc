@@ -14,12 +14,12 @@ double LocalRounds::seconds_a_round() const {
 
 double LocalRounds::seconds_a_busy_round() const {
   double slowest = seconds_a_round();
-  const double part = 1 / static_cast<double>(step_seconds.size());
+  const double even = 1 / static_cast<double>(step_seconds.size());
   for (size_t replica = 0; replica < incoming_seconds.size(); ++replica) {
     const double needed = data_seconds[replica] / std::max(1e-12, step_seconds[replica]);
-    if (needed <= part) continue;
+    if (needed <= even) continue;
     const double own = static_cast<double>(share(replica)) * step_seconds[replica];
-    slowest = std::max(slowest, own + incoming_seconds[replica] * (1 - part / needed));
+    slowest = std::max(slowest, own + part * incoming_seconds[replica] * (1 - even / needed));
   }
   return slowest;
 }
@@ -28,7 +28,7 @@ double LocalRounds::seconds_an_exchange() const {
   double most = 0;
   for (size_t replica = 0; replica < data_seconds.size(); ++replica)
     most = std::max(most, static_cast<double>(share(replica)) * data_seconds[replica]);
-  return agreement + most;
+  return part * agreement + most;
 }
 
 double LocalRounds::seconds_a_step() const {

@@ -16,7 +16,8 @@ struct LocalRounds {
   uint64_t every = 1;                  // steps of a round, of who makes all of them
   std::vector<uint64_t> shares{};      // by replica, how many it makes; empty: all of them
   uint64_t settle_every = 1;           // rounds, after each of which all wait for their agreement
-  double agreement = 0;                // seconds
+  double agreement = 0;                // seconds, about the whole model
+  double part = 1;                     // of it, in a round that nobody waits for
   // By replica: seconds in which a step's samples fill a downlink, and in which all that an agreement brings
   // fills the same; empty: there are none.
   std::vector<double> data_seconds{}, incoming_seconds{};
@@ -26,7 +27,7 @@ struct LocalRounds {
   // The same while an agreement comes: of a downlink each that sends has a part, and the samples one. Who
   // needs more of them than that waits for samples as long as others send.
   double seconds_a_busy_round() const;
-  // Of an exchange while the next round's samples come over the same lines.
+  // Of a part's exchange while the next round's samples come over the same lines.
   double seconds_an_exchange() const;
   double seconds_a_step() const;  // of the run: for one of all replicas' steps
 };

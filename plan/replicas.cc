@@ -41,6 +41,17 @@ void add_lines(const PlanRequest& pipeline, const std::vector<const Plan*>& plan
   }
 }
 
+// The largest fragment's of all that is agreed about.
+double largest_part(const std::vector<AgreedLoad>& loads) {
+  std::map<uint32_t, double> bytes;
+  double all = 0, most = 0;
+  for (const AgreedLoad& load : loads) {
+    all += static_cast<double>(load.bytes.value);
+    most = std::max(most, bytes[load.fragment] += static_cast<double>(load.bytes.value));
+  }
+  return all > 0 ? most / all : 1;
+}
+
 class ReplicasSearch {
  public:
   explicit ReplicasSearch(const ReplicasRequest& request)
@@ -313,7 +324,8 @@ class ReplicasSearch {
                        .every = every,
                        .shares = request_.shares,
                        .settle_every = request_.settle_every,
-                       .agreement = found.agreement};
+                       .agreement = found.agreement,
+                       .part = largest_part(found.loads)};
     add_lines(request_.pipeline, found.plans, found.incoming, rounds);
     if (request_.shares.empty() && request_.by_speed)
       rounds.shares = shares_by_speed(rounds.step_seconds, every, request_.share_ratio_max);
@@ -356,6 +368,7 @@ class ReplicasSearch {
       AgreedLoad& load = found.loads.emplace_back();
       load.bytes = weight.bytes;
       load.kept = weight.slots;
+      load.fragment = weight.fragment;
       const std::vector<uint32_t> stages = stages_with(weight, found);
       for (uint32_t replica = 0; replica < stages.size(); ++replica)
         load.devices.push_back(found.plans[replica]->stages[stages[replica]].devices.front());
@@ -400,6 +413,7 @@ class ReplicasSearch {
     ReplicasPlan answer;
     for (const Plan* plan : found.plans) answer.replicas.push_back(*plan);
     answer.every = found.rounds.every;
+    answer.fragments = request_.fragments;
     answer.codec = codecs_[found.codec];
     answer.shares = found.rounds.shares;
     answer.ranges = found.ranges;

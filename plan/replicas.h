@@ -31,6 +31,7 @@ struct ReplicasRequest {
   std::vector<uint64_t> shares{};
   // An agreement travels while the next round is made, but for every so many of them; 1: none does.
   uint64_t settle_every = 1;
+  uint32_t fragments = 1;        // of the model, which are agreed about in turn (replicas/fragments.h)
   bool by_speed = false;         // where there are none: as many as each makes in the time of the fastest
   uint64_t share_ratio_max = 8;  // so many times the smallest share may the largest be
   // Of local steps: large tensors have an owner for each of their parts (replicas/parts.h).
@@ -55,6 +56,7 @@ struct AgreedWeight {
   std::string name{};
   uint32_t number = 0;             // replicas/parts.h
   uint64_t elements = 0;           // of a part; 0: it is whole
+  uint32_t fragment = 0;
   Bytes bytes{};                   // of a difference, or a sum of gradients, as it is written; and back
   uint32_t owner = 0;              // the replica that takes the mean, or adds up
   Bytes slots{};                   // the optimizer's of it, as they lie on a device
@@ -65,6 +67,7 @@ struct ReplicasPlan {
   std::vector<Plan> replicas{};        // their devices are the request's
   std::vector<AgreedWeight> agreed{};  // of the whole graph, in the order of dag::trained_state, part by part
   uint64_t every = 1;                  // of local steps: the request's, or as it was chosen
+  uint32_t fragments = 1;              // the request's
   compress::Codec codec{};             // likewise
   std::vector<uint64_t> shares{};      // by replica; empty: all make as many steps
   std::vector<uint32_t> ranges{};      // of replicas that add gradients, by replica; empty: one pipeline

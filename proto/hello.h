@@ -20,7 +20,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 30;
+inline constexpr uint32_t kProtocolMinor = 31;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -72,6 +72,8 @@ inline constexpr uint32_t kProtocolMinorOfSharedSlots = 29;
 // stage of a job with local steps that was submitted to a broker of 30 or later, unless its codec needs whole
 // tensors.
 inline constexpr uint32_t kProtocolMinorOfParts = 30;
+// The first whose peers agree about fragments of the model in turn; others get no stage of a job that has any.
+inline constexpr uint32_t kProtocolMinorOfFragments = 31;
 // From 24 on peers say which ops they know (dag/op_set.h); others are taken to know those of before.
 // The first whose peers write sums of gradients by a codec; others get no stage of a job that names one.
 inline constexpr uint32_t kProtocolMinorOfCodedGradients = 28;

@@ -101,6 +101,7 @@ struct AgreedTensor {
   std::vector<uint32_t> stages{};  // by replica: which of its stages has it
   // Of local steps, minor version 30: of a part of the tensor, how many numbers; 0: it is whole.
   uint64_t elements = 0;
+  uint32_t fragment = 0;  // of local steps, minor version 31: replicas/fragments.h
 };
 // Of a run whose replicas make local steps: then the steps of assignments, commands and reports are inner
 // steps (replicas/local_steps.h), and those of `training` as well.

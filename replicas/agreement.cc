@@ -91,4 +91,9 @@ void look_ahead(const OuterSpec& outer, std::span<const float> difference, std::
   }
 }
 
+void move_on(std::span<const float> start, std::span<const float> agreed, std::span<float> weights) {
+  WEFT_CHECK(start.size() == weights.size() && agreed.size() == weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] += agreed[i] - start[i];
+}
+
 }  // namespace weft::replicas

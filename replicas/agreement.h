@@ -69,4 +69,8 @@ void take_outer_step(const OuterSpec& outer, std::span<const float> mean, std::s
 void look_ahead(const OuterSpec& outer, std::span<const float> difference, std::span<const float> momentum,
                 std::span<const float> agreed, std::span<float> start);
 
+// What a replica has of a tensor that it looked ahead of, and has gone on from since, once the mean is there:
+// what it has learnt since is the same. REQUIRES: equal sizes.
+void move_on(std::span<const float> start, std::span<const float> agreed, std::span<float> weights);
+
 }  // namespace weft::replicas

@@ -69,7 +69,8 @@ bool is_valid(const LocalSteps& local) {
   const ReplicaTerms& terms = local.terms;
   if (!terms.are_local() || terms.every > kMax / kReplicasMax || terms.count < 1 ||
       terms.count > kReplicasMax || terms.settle_every < 1 || terms.settle_every > kSettleEveryMax ||
-      local.steps > kMax || local.begun_after > local.steps || !are_some(terms) || !can_be_given_again(local))
+      terms.fragments < 1 || terms.fragments > (terms.overlap() ? kFragmentsMax : 1) || local.steps > kMax ||
+      local.begun_after > local.steps || !are_some(terms) || !can_be_given_again(local))
     return false;
   if (terms.shares.empty()) return true;
   const auto [least, most] = std::minmax_element(terms.shares.begin(), terms.shares.end());
@@ -133,6 +134,13 @@ uint64_t own_steps_after(const LocalSteps& local, uint32_t replica, uint64_t inn
          made_in(local, round_of(local, inner), replica, place.index + 1);
 }
 
+uint64_t steps_since(const LocalSteps& local, uint32_t replica, uint64_t inner, uint32_t fragment) {
+  uint64_t before = local.begun_after + place_of(local, inner).round * local.terms.every;
+  while (!agrees_after(local, before) && !round_of(local, before).is_about(fragment))
+    before -= local.terms.every;
+  return own_steps_after(local, replica, inner) - own_steps_after(local, replica, before);
+}
+
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner) {
   const OuterRound round = round_of(local, inner);
   const uint64_t index = place_of(local, inner).index;
@@ -153,6 +161,7 @@ Without without(const LocalSteps& local, uint64_t inner, const std::vector<uint3
   std::vector<StepRange>& again = made.given_again;
   const auto add = [&](const OuterRound& dealt) {
     Shortened left = leave_out(dealt, left_out);
+    if (local.terms.fragments > 1) left.round.absent = left_out;
     again.insert(again.end(), left.given_again.begin(), left.given_again.end());
     if (made.rounds.empty()) return made.rounds.push_back(std::move(left.round));
     left.round.steps_before = made.made();
@@ -162,7 +171,7 @@ Without without(const LocalSteps& local, uint64_t inner, const std::vector<uint3
   const OuterRound last = round_of(local, inner);
   if (const uint64_t first = first_left_out(local, inner); first != inner) add(round_of(local, first));
   add(last);
-  made.rounds.back().overlaps = false;
+  made.rounds.back().settle();
   // Those of these rounds, and those that no round has come to yet.
   uint64_t dealt = last.steps_after() - local.begun_after;
   for (const StepRange& range : local.given_again) {
@@ -225,7 +234,7 @@ std::vector<OuterRound> rounds_of(const std::vector<Begun>& plans, uint64_t made
     const std::vector<uint32_t> none;
     add_rounds(*held[i], end, next != nullptr ? next->inherited.left_out : none, rounds);
     if (rounds.size() > before && rounds.back().steps_after() == end && (settled || next != nullptr))
-      rounds.back().overlaps = false;
+      rounds.back().settle();
   }
   return rounds;
 }

@@ -95,6 +95,8 @@ OuterRound next_round(const ReplicaTerms& terms, uint64_t steps_before, uint64_t
   round.side_by_side = static_cast<uint32_t>(
       std::count_if(round.steps.begin(), round.steps.end(), [](uint64_t steps) { return steps > 0; }));
   round.overlaps = is_overlapping(terms, steps_before, round.steps_after(), steps_in_all);
+  if (round.overlaps)
+    round.fragment = static_cast<uint32_t>(steps_before / terms.steps_a_round() % terms.fragments);
   return round;
 }
 
@@ -117,7 +119,7 @@ uint64_t samples_of(const OuterRound& round, uint64_t step) {
 OuterRound cut_after(const OuterRound& round, uint64_t step) {
   const LocalStep last = locate(round, step);
   OuterRound cut = round;
-  cut.overlaps = round.overlaps && step == round.steps_after();
+  if (step != round.steps_after()) cut.settle();
   cut.steps[last.replica] = last.index + 1;
   std::fill(cut.steps.begin() + last.replica + 1, cut.steps.end(), 0);
   if (!round.taken.empty()) {

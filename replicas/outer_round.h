@@ -55,12 +55,19 @@ struct OuterRound {
   // replica goes on by what it learnt itself (look_ahead in replicas/agreement.h). False: all have the same
   // weights after it.
   bool overlaps = false;
+  // Which of the model's fragments it is about, if it overlaps; else it is about all of them.
+  uint32_t fragment = 0;
+  // Ascending: who made steps since some fragment was agreed about, and has no part in it any more, for it
+  // was lost. Where there is one fragment, whoever made no step in the round has none.
+  std::vector<uint32_t> absent{};
   // So many steps of the round before it counted when this one was dealt, and are void: replicas were left
   // out of both. Its draws and its learning rates go by them.
   uint64_t void_before = 0;
 
   uint64_t steps_after() const;
   uint64_t dealt_after() const { return steps_before + void_before; }
+  bool is_about(uint32_t of_fragment) const { return !overlaps || of_fragment == fragment; }
+  void settle() { overlaps = false, fragment = 0; }  // all wait for it
   bool operator==(const OuterRound&) const = default;
 };
 

@@ -14,6 +14,7 @@ inline constexpr uint64_t kShareMax = uint64_t{1} << 20;  // of steps of a round
 // So many times the smallest share may the largest be: nobody runs further ahead of the slowest replica.
 inline constexpr uint64_t kShareRatioMax = 8;
 inline constexpr uint64_t kSettleEveryMax = 1024;  // rounds
+inline constexpr uint32_t kFragmentsMax = 64;
 
 // What becomes of the mean of what the replicas have learnt since they agreed last (replicas/agreement.h).
 enum class OuterType : uint8_t {
@@ -42,6 +43,10 @@ struct ReplicaTerms {
   // Of local steps. 1: all have the same weights after each round. More: a round's agreement travels while
   // the next round is made (OuterRound::overlaps), and they have the same weights every so many rounds.
   uint64_t settle_every = 1;
+  // Of rounds that overlap. 1: each is an agreement about the whole model. More: each but one that is waited
+  // for is about one of so many parts of it in turn (replicas/fragments.h), and of what a replica learnt
+  // of the others since they were agreed about nothing is lost.
+  uint32_t fragments = 1;
   // Ascending, fewer than there are: replicas that make no step yet. What the others have agreed on is still
   // on its way to them, and they take what these agree on meanwhile. Of local steps.
   std::vector<uint32_t> followers{};

@@ -42,6 +42,8 @@ void take_outer_step(const replicas::OuterSpec& outer, uint64_t mean, uint64_t& 
   agreed = mix(agreed, momentum);
 }
 
+uint64_t move_on(uint64_t now, uint64_t start, uint64_t agreed) { return mix(now, mix(start, agreed)); }
+
 std::vector<float> piece_of(uint64_t value, size_t count) {
   std::vector<float> piece(count, 0.0F);
   piece.at(0) = std::bit_cast<float>(static_cast<uint32_t>(value));
@@ -136,30 +138,46 @@ HashAgreement::Sent HashAgreement::packet(size_t index, const peer::Task& task, 
                      .square = of.square}};
 }
 
+bool HashAgreement::UnderWay::has_sent() const {
+  return std::ranges::any_of(sent, [](const auto& one) { return one.has_value(); });
+}
+
+uint64_t HashAgreement::steps_of(size_t index, const peer::Task& task, uint32_t replica) const {
+  if (task.left_out && task.left_out->has(replica) && bug_ != Bug::LeftOutCounts) return 0;
+  return steps_since(local(), replica, task.key.step, weights_[index].tensor->fragment);
+}
+
+uint32_t HashAgreement::guard_of(const UnderWay& round) const {
+  const uint32_t fragments = local().terms.fragments;
+  return fragments > 1 ? round.fragment.value_or(fragments) : 0;
+}
+
 std::vector<HashAgreement::Sent> HashAgreement::differ(const peer::Task& task, Weights& weights) {
   const OuterRound now = round(task);
   std::vector<Sent> sent;
   UnderWay& here = under_way(task);
-  here.settles = task.settles;
-  here.means.assign(held_.size(), std::nullopt);
-  if (now.steps[seat()] == 0) return sent;
   const bool is_again = !here.sent.empty();
+  here.sent.resize(held_.size());
+  here.fragment = task.settles ? std::nullopt : std::optional(now.fragment);
+  here.means.assign(held_.size(), std::nullopt);
   const bool goes_on = !is_again && !task.settles && under_way_.size() == 1;
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (is_again) break;
-    Held& held = held_[i];
     const peer::AgreedWeight& weight = weights_[i];
+    const uint64_t steps = steps_of(i, task, seat());
+    if (!here.is_about(weight) || here.sent[i] || steps == 0) continue;
+    Held& held = held_[i];
     const uint64_t value = weights.at(weight.key.name);
     const uint64_t difference = difference_of(value, held.start.value_or(held.agreed));
     const uint64_t draw =
         draw_of(assignment_->training.seed, now.steps_before, weight.tensor->number, seat());
     const PassedHash passed = pass_through(weight.codec(*assignment_), draw, difference, held.residue);
     held.residue = passed.residue;
-    here.sent.push_back({passed.read, square_of_difference(passed.read, now.steps[seat()])});
+    here.sent[i] = {passed.read, square_of_difference(passed.read, steps)};
     if (goes_on) weights[weight.key.name] = go_on(held, passed.read);
   }
   for (size_t i = 0; i < held_.size(); ++i)
-    if (owner_of(i, task) != seat()) sent.push_back(packet(i, task, false, owner_of(i, task), here.sent[i]));
+    if (here.sent[i] && owner_of(i, task) != seat())
+      sent.push_back(packet(i, task, false, owner_of(i, task), *here.sent[i]));
   return sent;
 }
 
@@ -172,49 +190,54 @@ uint64_t HashAgreement::go_on(Held& held, uint64_t difference) const {
 
 std::optional<replicas::Outlier> HashAgreement::find_outlier(const peer::Task& task,
                                                              const std::vector<HashShare>& differences) {
-  const OuterRound now = round(task);
   const UnderWay& here = under_way(task);
-  std::vector<double> squares(now.steps.size(), 0);
+  const size_t replicas = round(task).steps.size();
+  std::vector<double> squares(replicas, 0);
+  std::vector<uint64_t> steps(replicas, 0);
   std::set<uint32_t> ours;
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (owner_of(i, task) != seat()) continue;
+    if (!here.is_about(weights_[i]) || owner_of(i, task) != seat()) continue;
     ours.insert(weights_[i].tensor->number);
-    if (!here.sent.empty()) squares[seat()] += here.sent[i].square;
+    for (uint32_t replica = 0; replica < replicas; ++replica)
+      steps[replica] = std::max(steps[replica], steps_of(i, task, replica));
+    if (here.sent[i]) squares[seat()] += here.sent[i]->square;
   }
   if (ours.empty() || assignment_->local->norm_bound <= 0) return std::nullopt;
   for (const HashShare& one : differences)
-    if (ours.contains(one.number) && now.steps[one.replica] > 0) squares[one.replica] += one.square;
-  std::vector<std::optional<double>> norms(now.steps.size());
-  for (uint32_t replica = 0; replica < norms.size(); ++replica)
-    if (now.steps[replica] > 0)
-      norms[replica] = std::sqrt(squares[replica]) / static_cast<double>(now.steps[replica]);
-  return guard_.look_at(norms, seat(), assignment_->local->norm_bound);
+    if (ours.contains(one.number) && steps[one.replica] > 0) squares[one.replica] += one.square;
+  std::vector<std::optional<double>> norms(replicas);
+  for (uint32_t replica = 0; replica < replicas; ++replica)
+    if (steps[replica] > 0)
+      norms[replica] = std::sqrt(squares[replica]) / static_cast<double>(steps[replica]);
+  return guards_[guard_of(here)].look_at(norms, seat(), assignment_->local->norm_bound);
 }
 
 // In the order of replicas, whenever they came.
-Result<HashAgreement::Difference> HashAgreement::mean_of(size_t index, const OuterRound& now,
+Result<HashAgreement::Difference> HashAgreement::mean_of(size_t index, const peer::Task& task,
                                                          const UnderWay& here,
                                                          const std::vector<HashShare>& differences) const {
   std::vector<HashShare> added;
   for (const HashShare& one : differences)
-    if (one.number == weights_[index].tensor->number && now.steps[one.replica] > 0) added.push_back(one);
-  if (!here.sent.empty())
-    added.push_back({.replica = seat(), .value = here.sent[index].value, .square = here.sent[index].square});
+    if (one.number == weights_[index].tensor->number && steps_of(index, task, one.replica) > 0)
+      added.push_back(one);
+  if (const auto& own = here.sent[index])
+    added.push_back({.replica = seat(), .value = own->value, .square = own->square});
   if (bug_ != Bug::MeanAsItComes)
     std::sort(added.begin(), added.end(),
               [](const HashShare& a, const HashShare& b) { return a.replica < b.replica; });
-  const auto wanted =
-      std::count_if(now.steps.begin(), now.steps.end(), [](uint64_t steps) { return steps > 0; });
-  if (static_cast<ptrdiff_t>(added.size()) != wanted && bug_ != Bug::LeftOutCounts)
+  size_t wanted = 0;
+  for (uint32_t replica = 0; replica < local().terms.count; ++replica)
+    wanted += steps_of(index, task, replica) > 0 ? 1 : 0;
+  if (added.size() != wanted && bug_ != Bug::LeftOutCounts)
     return fail(ErrorCode::Internal,
                 "a mean of " + std::to_string(added.size()) + " differences, not " + std::to_string(wanted));
   HashMean mean;
   double squares = 0;
   for (const HashShare& one : added) {
-    mean.add(one.value, now.steps[one.replica] * assignment_->training.batch_size);
+    mean.add(one.value, steps_of(index, task, one.replica) * assignment_->training.batch_size);
     squares += one.square;
   }
-  if (static_cast<ptrdiff_t>(added.size()) != wanted) mean.add(0, 1);  // the bug: as if they had a part
+  if (added.size() != wanted) mean.add(0, 1);  // the bug: as if they had a part
   return Difference{mean.take(), added.empty() ? 0 : squares / static_cast<double>(added.size())};
 }
 
@@ -222,18 +245,17 @@ Result<HashAgreement::Means> HashAgreement::take_means(const peer::Task& task,
                                                        const std::vector<HashShare>& differences) {
   const OuterRound now = round(task);
   if (const auto outlier = find_outlier(task, differences)) return Means{.refused = outlier};
-  const OuterRound counted = bug_ == Bug::LeftOutCounts ? round_of(local(), task.key.step) : now;
   UnderWay& here = under_way(task);
   here.evidence = replicas::MeanEvidence(&hash_of_bytes);
   const bool distorts = distorts_ && distorts_();
   Means means;
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (owner_of(i, task) != seat()) continue;
+    if (!here.is_about(weights_[i]) || owner_of(i, task) != seat()) continue;
     Held& held = held_[i];
     const uint32_t number = weights_[i].tensor->number;
     if (task.attempt() > 0) held.return_residue = 0;
     held.owes_returns = true;
-    WEFT_TRY(const Difference mean, mean_of(i, counted, here, differences));
+    WEFT_TRY(const Difference mean, mean_of(i, task, here, differences));
     const uint64_t draw = draw_of(assignment_->training.seed, now.steps_before, number, replicas::kOwner);
     const compress::Codec codec = weights_[i].codec(*assignment_);
     here.evidence.take(number,
@@ -267,7 +289,8 @@ void HashAgreement::keep_evidence(const peer::Task& task, UnderWay& round,
   std::vector<std::vector<float>> owed;
   for (size_t i = 0; i < held_.size(); ++i) {
     for (const HashShare& one : differences)
-      if (one.number == weights_[i].tensor->number && owner_of(i, task) == seat())
+      if (one.number == weights_[i].tensor->number && round.is_about(weights_[i]) &&
+          owner_of(i, task) == seat())
         round.evidence.hear(one.number, one.replica, whole(i, one.value));
     if (weights_[i].is_ours && weights_[i].codec(*assignment_).kind != compress::Kind::Dense)
       owed.push_back(whole(i, held_[i].return_residue));
@@ -292,9 +315,9 @@ Result<replicas::ShownPiece> HashAgreement::show(const proto::MeanCheck& check) 
   }
   const size_t leaf = proto::first_owed_piece(*assignment_, weights_, check.tensor) + check.piece;
   for (size_t i = 0; i < held_.size(); ++i)
-    if (weights_[i].tensor->number == check.tensor)
+    if (weights_[i].tensor->number == check.tensor && round->is_about(weights_[i]))
       return round->evidence.show(check.tensor, check.piece,
-                                  round->sent.empty() ? std::vector<float>() : whole(i, round->sent[i].value),
+                                  round->sent[i] ? whole(i, round->sent[i]->value) : std::vector<float>(),
                                   leaf, local().terms.count);
   return fail(ErrorCode::Internal, "a piece of a tensor that is not here");
 }
@@ -302,11 +325,12 @@ Result<replicas::ShownPiece> HashAgreement::show(const proto::MeanCheck& check) 
 std::optional<replicas::Outlier> HashAgreement::weigh(const peer::Task& task,
                                                       const std::vector<HashShare>& means) {
   const UnderWay& here = under_way(task);
-  if (here.sent.empty()) return std::nullopt;
+  if (!here.has_sent()) return std::nullopt;
   const size_t replicas = round(task).steps.size();
   std::vector<double> own(replicas, 0), theirs(replicas, 0);
   for (size_t i = 0; i < held_.size(); ++i) {
-    own[owner_of(i, task)] += here.sent[i].square;
+    if (!here.sent[i]) continue;
+    own[owner_of(i, task)] += here.sent[i]->square;
     if (here.means[i] && owner_of(i, task) == seat()) theirs[seat()] += here.means[i]->square;
     for (const HashShare& one : means)
       if (one.number == weights_[i].tensor->number && one.attempt == task.attempt() &&
@@ -316,11 +340,11 @@ std::optional<replicas::Outlier> HashAgreement::weigh(const peer::Task& task,
   std::vector<std::optional<double>> norms(replicas);
   for (size_t owner = 0; owner < replicas; ++owner)
     if (own[owner] > 0) norms[owner] = std::sqrt(theirs[owner] / own[owner]);
-  return guard_of_means_.look_at(norms, seat(), assignment_->local->norm_bound);
+  return guards_of_means_[guard_of(here)].look_at(norms, seat(), assignment_->local->norm_bound);
 }
 
 Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
-                                                    const std::vector<HashShare>& means) {
+                                                    const std::vector<HashShare>& means, const Weights& now) {
   if (under_way_.empty() || under_way_.front().step != task.key.step)
     return fail(ErrorCode::Internal, "an agreement that is not the next");
   UnderWay here = std::move(under_way_.front());
@@ -328,27 +352,40 @@ Result<HashAgreement::Weights> HashAgreement::agree(const peer::Task& task,
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> came;
   for (const HashShare& one : means)
     if (one.attempt == task.attempt()) came[{one.number, one.replica}] = one.value;
-  Weights agreed;
+  Weights agreed = now;
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
-    std::optional<uint64_t> mean;
-    if (here.means[i]) mean = here.means[i]->value;
-    if (const auto at = came.find({weights_[i].tensor->number, owner_of(i, task)}); at != came.end())
-      mean = at->second;
-    if (!mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");
-    here.evidence.read(weights_[i].tensor->number, whole(i, *mean));
-    take_outer_step(local().terms.outer, *mean, held.momentum, held.agreed);
-    const std::string& name = weights_[i].key.name;
-    if (task.settles) {
+    if (here.is_about(weights_[i])) {
+      std::optional<uint64_t> mean;
+      if (here.means[i]) mean = here.means[i]->value;
+      if (const auto at = came.find({weights_[i].tensor->number, owner_of(i, task)}); at != came.end())
+        mean = at->second;
+      if (!mean) return fail(ErrorCode::Internal, "weights are to be agreed without a mean");
+      here.evidence.read(weights_[i].tensor->number, whole(i, *mean));
+      take_outer_step(local().terms.outer, *mean, held.momentum, held.agreed);
+    }
+    if (here.fragment) {
+      take_next(i, here, under_way_.at(0), agreed);
+    } else {
       held.start.reset();
-      agreed[name] = held.agreed;
-    } else if (const UnderWay& next = under_way_.at(0); !next.settles && !next.sent.empty()) {
-      agreed[name] = go_on(held, next.sent[i].value);
+      agreed[weights_[i].key.name] = held.agreed;
     }
   }
   agreed_.push_back(std::move(here));
   if (agreed_.size() > agreements_kept(local().terms)) agreed_.pop_front();
   return agreed;
+}
+
+void HashAgreement::take_next(size_t index, const UnderWay& here, const UnderWay& next, Weights& weights) {
+  Held& held = held_[index];
+  uint64_t& value = weights[weights_[index].key.name];
+  if (!next.fragment || local().terms.follows(seat())) return;
+  if (next.is_about(weights_[index])) {
+    value = go_on(held, next.sent[index]->value);
+  } else if (here.is_about(weights_[index]) && held.start) {
+    value = move_on(value, *held.start, held.agreed);
+    held.start.reset();
+  }
 }
 
 std::vector<HashAgreement::Named> HashAgreement::tensors() const {

@@ -35,6 +35,9 @@ uint64_t draw_of(uint64_t seed, uint64_t steps_before, uint32_t number, uint32_t
 // Of a difference that a replica learnt in so many steps: as such are, the more the longer it learnt.
 double square_of_difference(uint64_t read, uint64_t steps);
 
+// What a replica that has gone on from `start` has of a tensor once it is agreed on.
+uint64_t move_on(uint64_t now, uint64_t start, uint64_t agreed);
+
 class HashMean {
  public:
   void add(uint64_t value, uint64_t weight) { sum_ = mix(sum_, mix(value, weight)); }
@@ -85,8 +88,8 @@ class HashAgreement {
   Result<Means> take_means(const peer::Task& task, const std::vector<HashShare>& differences);
   std::optional<replicas::Outlier> weigh(const peer::Task& task, const std::vector<HashShare>& means);
   // What the stage is to hold: the agreed weights, or, where another round has been made meanwhile, those
-  // that it goes on with; none where that one is agreed on at once.
-  Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means);
+  // that it goes on with; none where that one is agreed on at once. `now`: what it has.
+  Result<Weights> agree(const peer::Task& task, const std::vector<HashShare>& means, const Weights& now);
   // As SeatAgreement.
   std::optional<Digest> owed() const;
   Result<replicas::ShownPiece> show(const proto::MeanCheck& check) const;
@@ -116,16 +119,23 @@ class HashAgreement {
   };
   struct UnderWay {  // as peer/service has it
     uint64_t step = 0;
-    bool settles = false;
-    std::vector<Difference> sent{};
+    std::optional<uint32_t> fragment{};
+    std::vector<std::optional<Difference>> sent{};
     std::vector<std::optional<Difference>> means{};
     replicas::MeanEvidence evidence{};
+    bool is_about(const peer::AgreedWeight& weight) const {
+      return !fragment || weight.tensor->fragment == *fragment;
+    }
+    bool has_sent() const;
   };
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
   uint32_t seat() const { return assignment_->seat.replica; }
   replicas::OuterRound round(const peer::Task& task) const;
   UnderWay& under_way(const peer::Task& task);
-  Result<Difference> mean_of(size_t index, const replicas::OuterRound& now, const UnderWay& here,
+  uint64_t steps_of(size_t index, const peer::Task& task, uint32_t replica) const;
+  uint32_t guard_of(const UnderWay& round) const;
+  void take_next(size_t index, const UnderWay& here, const UnderWay& next, Weights& weights);
+  Result<Difference> mean_of(size_t index, const peer::Task& task, const UnderWay& here,
                              const std::vector<HashShare>& differences) const;
   uint32_t owner_of(size_t index, const peer::Task& task) const;
   uint64_t go_on(Held& held, uint64_t difference) const;
@@ -142,7 +152,7 @@ class HashAgreement {
   std::deque<UnderWay> under_way_, agreed_;
   std::shared_ptr<const replicas::HashTree> owed_;
   std::function<bool()> distorts_;
-  replicas::NormGuard guard_, guard_of_means_;
+  std::map<uint32_t, replicas::NormGuard> guards_, guards_of_means_;
 };
 
 }  // namespace weft::sim

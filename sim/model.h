@@ -42,6 +42,7 @@ struct JobSpec {
     bool is_lossy = false;           // what they tell each other
     bool averages = false;           // their outer rule; else it has a momentum
     uint64_t settle_every = 1;       // rounds; more than 1: they overlap
+    uint32_t fragments = 1;          // of these
     bool leaves_every_open = false;  // the first plan chooses it
   } agreement{};
 

@@ -8,6 +8,7 @@
 #include "broker/run/local_plan.h"
 #include "dag/state.h"
 #include "plan/places.h"
+#include "replicas/fragments.h"
 
 namespace weft::sim {
 
@@ -197,10 +198,12 @@ std::vector<plan::AgreedWeight> agree_about(const JobSpec& job, const std::vecto
   for (uint32_t replica = 0; replica < dealt.size(); ++replica)
     if (!std::binary_search(followers.begin(), followers.end(), replica)) owners.push_back(replica);
   std::vector<plan::AgreedWeight> agreed;
+  const std::vector<uint32_t> fragments = fragments_of(job);
   for (const std::string& name : agreed_names(*graphs_of(job))) {
     plan::AgreedWeight& weight = agreed.emplace_back();
     weight.name = name;
     weight.number = static_cast<uint32_t>(agreed.size() - 1);
+    weight.fragment = fragments[weight.number];
     weight.owner = owners[draw.below(owners.size())];
     for (const JobSpec& replica : dealt)
       for (const broker::StagePiece& piece :
@@ -291,6 +294,7 @@ replicas::ReplicaTerms replica_terms_of(const JobSpec& job) {
   replicas::ReplicaTerms terms{.count = job.replicas, .every = job.every};
   if (job.agreement.is_lossy) terms.codec = compress::parse("int8").value();
   terms.settle_every = job.agreement.settle_every;
+  terms.fragments = job.agreement.fragments;
   if (job.agreement.averages) terms.outer.type = replicas::OuterType::Average;
   return terms;
 }
@@ -301,6 +305,11 @@ std::vector<std::string> agreed_names(const ModelGraphs& graphs) {
        dag::trained_state(*graphs.programs.at(proto::ProgramKind::Train).graph, {}))
     if (is_weight(key.slot)) names.push_back(key.name);
   return names;
+}
+
+std::vector<uint32_t> fragments_of(const JobSpec& job) {
+  const std::vector<uint64_t> sizes(agreed_names(*graphs_of(job)).size(), 1);
+  return replicas::fragments_of(sizes, job.agreement.fragments);
 }
 
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,

@@ -11,6 +11,8 @@ namespace weft::sim {
 replicas::ReplicaTerms replica_terms_of(const JobSpec& job);
 // What such replicas agree about: the trained weights, by number.
 std::vector<std::string> agreed_names(const ModelGraphs& graphs);
+// Of each of them, in which part of the model it is that is agreed about at a time.
+std::vector<uint32_t> fragments_of(const JobSpec& job);
 
 // A run of the job as it is assembled for a real one (broker/place/assembly.h); the plan is a simple one: of
 // one kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.

@@ -12,7 +12,11 @@ namespace weft::sim {
 using replicas::OuterRound;
 
 RoundsAlone::RoundsAlone(const JobSpec& job)
-    : job_(job), terms_(replica_terms_of(job)), alone_(job), names_(agreed_names(*graphs_of(job))) {
+    : job_(job),
+      terms_(replica_terms_of(job)),
+      alone_(job),
+      names_(agreed_names(*graphs_of(job))),
+      fragments_(fragments_of(job)) {
   const Alone::State& begun = alone_.after(0).state;
   start_.own.resize(1);
   for (const std::string& name : names_) {
@@ -56,7 +60,8 @@ Alone::State RoundsAlone::make_steps(const State& from, const OuterRound& round,
   const Own& own = from.own.at(replica);
   Alone::State state;
   for (const std::string& name : names_) {
-    state[name].value = own.tensors.at(name).start.value_or(from.shared.at(name).agreed);
+    const OwnTensor& tensor = own.tensors.at(name);
+    state[name].value = tensor.now.value_or(tensor.start.value_or(from.shared.at(name).agreed));
     std::ranges::copy(own.tensors.at(name).slots, state[name].slots);
   }
   uint64_t step = round.steps_before;
@@ -74,48 +79,74 @@ Alone::State RoundsAlone::make_steps(const State& from, const OuterRound& round,
 RoundsAlone::State RoundsAlone::make_round(State state, const OuterRound& round) {
   inherit(state, round.inherited);
   become(state, round.steps.size());
-  std::vector<HashMean> means(names_.size());
   std::vector<Own> own = state.own;
   for (uint32_t replica = 0; replica < round.steps.size(); ++replica) {
     if (round.steps[replica] == 0) continue;
     std::vector<Made> made;
     const Alone::State now = make_steps(state, round, replica, made);
     own[replica].updates += round.steps[replica];
-    for (uint32_t number = 0; number < names_.size(); ++number) {
-      const std::string& name = names_[number];
+    for (uint32_t fragment = 0; fragment < terms_.fragments; ++fragment)
+      own[replica].steps[fragment] += round.steps[replica];
+    for (const std::string& name : names_) {
       OwnTensor& tensor = own[replica].tensors.at(name);
-      const PassedHash passed =
-          pass_through(terms_.codec, draw_of(job_.seed, round.dealt_after(), number, replica),
-                       difference_of(now.at(name).value, tensor.start.value_or(state.shared.at(name).agreed)),
-                       tensor.residue);
       std::ranges::copy(now.at(name).slots, tensor.slots);
-      tensor.residue = passed.residue;
-      tensor.read = passed.read;
-      means[number].add(passed.read, round.steps[replica] * job_.microbatches * job_.microbatch_size);
+      tensor.now = now.at(name).value;
     }
   }
   state.own = std::move(own);
-  for (uint32_t number = 0; number < names_.size(); ++number) agree(state, round, number, means[number]);
+  for (uint32_t number = 0; number < names_.size(); ++number) agree(state, round, number);
+  for (Own& each : state.own)
+    for (auto& [fragment, steps] : each.steps)
+      if (round.is_about(fragment)) steps = 0;
   return state;
 }
 
-void RoundsAlone::agree(State& state, const OuterRound& round, uint32_t number, HashMean& mean) const {
+// As it is read.
+uint64_t RoundsAlone::take_mean(State& state, const OuterRound& round, uint32_t number) const {
   const std::string& name = names_[number];
   Shared& shared = state.shared.at(name);
-  if (shared.overlapped)
-    take_outer_step(terms_.outer, *std::exchange(shared.overlapped, std::nullopt), shared.momentum,
-                    shared.agreed);
+  HashMean mean;
+  for (uint32_t replica = 0; replica < state.own.size(); ++replica) {
+    Own& own = state.own[replica];
+    OwnTensor& tensor = own.tensors.at(name);
+    const uint64_t steps = own.steps[fragments_[number]];
+    if (steps == 0 || std::ranges::binary_search(round.absent, replica)) continue;
+    const PassedHash passed =
+        pass_through(terms_.codec, draw_of(job_.seed, round.dealt_after(), number, replica),
+                     difference_of(*tensor.now, tensor.start.value_or(shared.agreed)), tensor.residue);
+    tensor.residue = passed.residue;
+    tensor.read = passed.read;
+    mean.add(passed.read, steps * job_.microbatches * job_.microbatch_size);
+  }
   const PassedHash passed =
       pass_through(terms_.codec, draw_of(job_.seed, round.dealt_after(), number, replicas::kOwner),
                    mean.take(), shared.return_residue);
   shared.return_residue = passed.residue;
-  if (round.overlaps)
-    shared.overlapped = passed.read;
-  else
-    take_outer_step(terms_.outer, passed.read, shared.momentum, shared.agreed);
+  return passed.read;
+}
+
+void RoundsAlone::agree(State& state, const OuterRound& round, uint32_t number) const {
+  const std::string& name = names_[number];
+  Shared& shared = state.shared.at(name);
+  const bool is_about = round.is_about(fragments_[number]);
+  const std::optional<uint64_t> read =
+      is_about ? std::optional(take_mean(state, round, number)) : std::nullopt;
+  const bool has_come = shared.overlapped.has_value();
+  if (has_come)
+    take_outer_step(terms_.outer, *std::exchange(shared.overlapped, std::nullopt), shared.momentum,
+                    shared.agreed);
+  if (is_about && round.overlaps) shared.overlapped = read;
+  if (is_about && !round.overlaps) take_outer_step(terms_.outer, *read, shared.momentum, shared.agreed);
   for (Own& own : state.own) {
     OwnTensor& tensor = own.tensors.at(name);
+    if (!is_about) {
+      if (has_come && tensor.now && tensor.start)
+        tensor.now = move_on(*tensor.now, *tensor.start, shared.agreed);
+      if (has_come) tensor.start.reset();
+      continue;
+    }
     tensor.start.reset();
+    tensor.now.reset();
     if (!round.overlaps) continue;
     uint64_t momentum = shared.momentum, start = shared.agreed;
     take_outer_step(terms_.outer, tensor.read, momentum, start);

@@ -26,12 +26,14 @@ class RoundsAlone {
   struct OwnTensor {
     uint64_t slots[2] = {0, 0};
     uint64_t residue = 0;
-    std::optional<uint64_t> start{};  // where rounds overlap: what the next one begins with
+    std::optional<uint64_t> start{};  // where rounds overlap: from where its difference is taken
+    std::optional<uint64_t> now{};    // what the next round begins with, if not with that
     uint64_t read = 0;                // its last difference
   };
   struct Own {
     std::map<std::string, OwnTensor> tensors;
     uint64_t updates = 0;
+    std::map<uint32_t, uint64_t> steps;  // by fragment, since it was agreed about
   };
   struct State {
     std::map<std::string, Shared> shared;  // by parameter
@@ -57,12 +59,14 @@ class RoundsAlone {
   Alone::State make_steps(const State& from, const replicas::OuterRound& round, uint32_t replica,
                           std::vector<Made>& made);
   State make_round(State state, const replicas::OuterRound& round);
-  void agree(State& state, const replicas::OuterRound& round, uint32_t number, HashMean& mean) const;
+  void agree(State& state, const replicas::OuterRound& round, uint32_t number) const;
+  uint64_t take_mean(State& state, const replicas::OuterRound& round, uint32_t number) const;
 
   JobSpec job_;
   replicas::ReplicaTerms terms_;
   Alone alone_;
-  std::vector<std::string> names_;  // by number
+  std::vector<std::string> names_;   // by number
+  std::vector<uint32_t> fragments_;  // likewise
   State start_;
   struct Done {
     replicas::OuterRound round;

@@ -171,7 +171,7 @@ Status HashRunner::run_agreement(const Task& task, const Inputs& inputs, Output&
   if (task.kind == TaskKind::Differ) {
     output.agreed = agreement_->differ(task, weights);
   } else {
-    WEFT_TRY(const HashAgreement::Weights agreed, agreement_->agree(task, inputs.agreed));
+    WEFT_TRY(const HashAgreement::Weights agreed, agreement_->agree(task, inputs.agreed, weights));
     for (const auto& [name, value] : agreed) weights[name] = value;
     output.outcome.owed = agreement_->owed();
   }

@@ -220,6 +220,7 @@ void Simulation::draw_replicas(JobSpec& job) {
   job.steps = draw_.between(20, 200) * (options_.followers ? 3 : 1);
   if (const uint64_t overlaps = mix(options_.seed, 79); overlaps % 3 == 0)
     job.agreement.settle_every = 2 + overlaps / 3 % 4;
+  if (job.agreement.settle_every > 1) job.agreement.fragments = 1 + mix(options_.seed, 81) % 4;
   job.agreement.leaves_every_open = mix(options_.seed, 80) % 4 == 0;
 }
 

@@ -35,6 +35,8 @@ std::string line_of(const OuterRound& round) {
   if (round.inherited.returns_are_lost) json["returns_lost"] = true;
   if (!round.inherited.left_out.empty()) json["left_out"] = round.inherited.left_out;
   if (round.overlaps) json["overlaps"] = true;
+  if (round.fragment > 0) json["fragment"] = round.fragment;
+  if (!round.absent.empty()) json["absent"] = round.absent;
   if (round.void_before > 0) json["void_before"] = round.void_before;
   for (const replicas::StepRange& range : round.taken) json["taken"].push_back({range.first, range.count});
   return json.dump() + "\n";
@@ -136,6 +138,12 @@ bool parse_overlap(const Json& json, OuterRound& round) {
     if (!steps) return false;
     round.void_before = *steps;
   }
+  if (json.contains("fragment")) {
+    const auto fragment = number(json, "fragment", replicas::kFragmentsMax - 1);
+    if (!fragment) return false;
+    round.fragment = static_cast<uint32_t>(*fragment);
+  }
+  if (!parse_replicas(json, "absent", round.absent) || !std::ranges::is_sorted(round.absent)) return false;
   const auto at = json.find("overlaps");
   if (at == json.end()) return true;
   round.overlaps = at->is_boolean() && at->get<bool>();

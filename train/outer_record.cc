@@ -35,13 +35,17 @@ std::string describe_sync(const replicas::ReplicaTerms& terms) {
     return terms.codec == compress::Codec{} ? "step"
                                             : "{every: step, codec: \"" + compress::name(terms.codec) + "\"}";
   const bool averages = terms.outer.type == replicas::OuterType::Average;
+  const uint64_t fragments = terms.fragments;  // a person's rounds are about all of them
   std::string shares;
   for (const uint64_t share : terms.shares)
-    shares += (shares.empty() ? ", shares: [" : ", ") + std::to_string(share);
+    shares += (shares.empty() ? ", shares: [" : ", ") + std::to_string(share * fragments);
   if (!shares.empty()) shares += "]";
+  const std::string in_turn = fragments > 1 ? ", fragments: " + std::to_string(fragments) : "";
   const std::string settles =
-      terms.overlap() ? ", overlap: true, settle_every: " + std::to_string(terms.settle_every) : "";
-  return "{every: " + std::to_string(terms.every) + shares + settles + ", codec: \"" +
+      terms.overlap()
+          ? ", overlap: true, settle_every: " + std::to_string(terms.settle_every / fragments) + in_turn
+          : "";
+  return "{every: " + std::to_string(terms.every * fragments) + shares + settles + ", codec: \"" +
          compress::name(terms.codec) + "\", outer: {type: " +
          (averages ? "average}"
                    : "nesterov, learning_rate: " + shortest(terms.outer.learning_rate) +
@@ -76,6 +80,12 @@ Result<storage::OuterRecord> read_record_of(const std::filesystem::path& path, c
                                             const std::string& graph_hash, uint64_t steps) {
   WEFT_TRY(storage::OuterRecord record, storage::read_outer_record(path));
   WEFT_TRY_STATUS(check_same_run(record, record_of(job, graph_hash), path.string()));
+  for (const replicas::OuterRound& round : record.rounds)
+    if (round.fragment >= job.replicas.fragments)
+      return fail(ErrorCode::InvalidArgument, path.string() + " is damaged: the round after step " +
+                                                  std::to_string(round.steps_before) + " is about fragment " +
+                                                  std::to_string(round.fragment + 1) + ", and the job has " +
+                                                  std::to_string(job.replicas.fragments));
   const uint64_t made = record.rounds.empty() ? 0 : record.rounds.back().steps_after();
   if (made > steps)
     return fail(job.error(

@@ -123,6 +123,7 @@ std::optional<plan::ReplicasRequest> replicas_request(const configs::Job& job,
                                .codecs = job.replica_choice.codecs,
                                .shares = job.replicas.shares,
                                .settle_every = job.replicas.settle_every,
+                               .fragments = job.replicas.fragments,
                                .by_speed = job.replica_choice.shares,
                                .share_ratio_max = replicas::kShareRatioMax};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "replicas/fragments.h"
 #include "replicas/parts.h"
 
 namespace weft::train {
@@ -72,6 +73,7 @@ std::string describe_replicas(const replicas::ReplicaTerms& terms) {
   std::string text = std::to_string(terms.count) +
                      (terms.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
                      " whenever each has made " + std::to_string(terms.every) + " steps";
+  if (terms.fragments > 1) text += " about one of " + std::to_string(terms.fragments) + " parts of the model";
   if (terms.overlap())
     text += "; all take that a round later, but for every " + std::to_string(terms.settle_every) + " rounds";
   return text;
@@ -108,8 +110,15 @@ Status ReplicasInTurn::begin(const std::vector<StateKey>& trained_state) {
                        .return_residue = std::vector<float>(owed)});
     own.residues.emplace_back(owed);
   }
+  std::vector<uint64_t> elements;
+  for (const Shared& shared : shared_)
+    elements.push_back(static_cast<uint64_t>(shared.agreed.element_count()));
+  const std::vector<uint32_t> fragments = replicas::fragments_of(elements, job_.replicas.fragments);
+  for (size_t i = 0; i < shared_.size(); ++i) shared_[i].fragment = fragments[i];
   own.starts.resize(shared_.size());
   own.differences.resize(shared_.size());
+  own.now.resize(shared_.size());
+  own.steps.resize(job_.replicas.fragments);
   own_.assign(job_.replicas.count, own);
   updates_.assign(job_.replicas.count, 0);
   return {};
@@ -210,8 +219,9 @@ Result<StepPlace> ReplicasInTurn::before(uint64_t step) {
 Status ReplicasInTurn::load(const Own& own) {
   for (size_t i = 0; i < shared_.size(); ++i) {
     const Shared& shared = shared_[i];
-    WEFT_TRY_STATUS(state_->write(
-        shared.key, own.starts[i].empty() ? shared.agreed : tensor_of(shared.agreed.spec(), own.starts[i])));
+    const std::vector<float>& values = own.now[i].empty() ? own.starts[i] : own.now[i];
+    WEFT_TRY_STATUS(
+        state_->write(shared.key, values.empty() ? shared.agreed : tensor_of(shared.agreed.spec(), values)));
   }
   for (size_t i = 0; i < slots_.size(); ++i) WEFT_TRY_STATUS(state_->write(slots_[i], own.slots[i]));
   return {};
@@ -236,30 +246,54 @@ Result<std::optional<Agreed>> ReplicasInTurn::after(uint64_t step, bool updates,
   return std::optional(std::exchange(under_way_, {}));
 }
 
-// What the replica has learnt goes into the means, and its slots home. What is not finite, if anything.
+// The replica's slots go home, and what it has learnt into the means; where a round may be about a part of
+// the model, home as well until it has ended, for it may be cut and then be about all. What is not finite, if
+// anything.
 Result<std::string> ReplicasInTurn::collect(uint32_t replica, uint64_t steps) {
-  const uint64_t samples = steps * job_.batch_size;
   Own& own = own_[replica];
-  for (size_t i = 0; i < shared_.size(); ++i) {
-    Shared& shared = shared_[i];
-    WEFT_TRY(Tensor now, read_float(shared.key));
-    const std::span<float> values = now.mutable_as<float>();
-    if (!shared.is_statistic) {
-      const std::span<const float> begun =
-          own.starts[i].empty() ? shared.agreed.as<float>() : std::span<const float>(own.starts[i]);
-      for (size_t k = 0; k < values.size(); ++k) values[k] -= begun[k];
-      const auto draw = replicas::draw_of(job_.seed, under_way_.round.dealt_after(), static_cast<uint32_t>(i),
-                                          static_cast<uint16_t>(replica));
-      const auto sent = replicas::pass_through(job_.replicas.codec, draw, values, own.residues[i], scratch_);
-      if (!sent) return to_string(shared.key) + " of replica " + std::to_string(replica + 1);
-      under_way_.sent_bytes += *sent;
-    }
-    if (under_way_.round.overlaps) own.differences[i].assign(values.begin(), values.end());
-    shared.mean.add(values, samples);
-  }
+  for (uint64_t& since : own.steps) since += steps;
   for (size_t i = 0; i < slots_.size(); ++i) {
     WEFT_TRY(own.slots[i], state_->read(slots_[i]));
   }
+  for (size_t i = 0; i < shared_.size(); ++i) {
+    WEFT_TRY(const Tensor now, read_float(shared_[i].key));
+    std::vector<float> values(now.as<float>().begin(), now.as<float>().end());
+    if (job_.replicas.fragments > 1) {
+      own.now[i] = std::move(values);
+    } else if (std::string not_finite = add(i, replica, std::move(values)); !not_finite.empty()) {
+      return not_finite;
+    }
+  }
+  return std::string();
+}
+
+// Of who has learnt something since the tensor was agreed about, in this round or before it.
+std::string ReplicasInTurn::add_kept(size_t i) {
+  const std::vector<uint32_t>& absent = under_way_.round.absent;
+  for (uint32_t replica = 0; replica < own_.size(); ++replica) {
+    Own& own = own_[replica];
+    if (own.steps[shared_[i].fragment] == 0 || std::ranges::binary_search(absent, replica)) continue;
+    std::string not_finite = add(i, replica, std::exchange(own.now[i], {}));
+    if (!not_finite.empty()) return not_finite;
+  }
+  return std::string();
+}
+
+std::string ReplicasInTurn::add(size_t i, uint32_t replica, std::vector<float> values) {
+  Shared& shared = shared_[i];
+  Own& own = own_[replica];
+  if (!shared.is_statistic) {
+    const std::span<const float> begun =
+        own.starts[i].empty() ? shared.agreed.as<float>() : std::span<const float>(own.starts[i]);
+    for (size_t k = 0; k < values.size(); ++k) values[k] -= begun[k];
+    const auto draw = replicas::draw_of(job_.seed, under_way_.round.dealt_after(), static_cast<uint32_t>(i),
+                                        static_cast<uint16_t>(replica));
+    const auto sent = replicas::pass_through(job_.replicas.codec, draw, values, own.residues[i], scratch_);
+    if (!sent) return to_string(shared.key) + " of replica " + std::to_string(replica + 1);
+    under_way_.sent_bytes += *sent;
+  }
+  shared.mean.add(values, own.steps[shared.fragment] * job_.batch_size);
+  if (under_way_.round.overlaps) own.differences[i] = std::move(values);
   return std::string();
 }
 
@@ -301,23 +335,46 @@ void ReplicasInTurn::go_on(size_t i) {
   }
 }
 
+// What each replica goes on with, once the mean is there that it did not wait for.
+void ReplicasInTurn::move_on(size_t i) {
+  const Shared& shared = shared_[i];
+  for (Own& own : own_) {
+    if (!shared.is_statistic && !own.now[i].empty() && !own.starts[i].empty())
+      replicas::move_on(own.starts[i], shared.agreed.as<float>(), own.now[i]);
+    own.starts[i].clear();
+  }
+}
+
 // The state has what was agreed when it returns.
 Result<std::string> ReplicasInTurn::agree() {
   for (size_t i = 0; i < shared_.size(); ++i) {
     Shared& shared = shared_[i];
-    if (!shared.overlapped.empty()) take(shared, std::exchange(shared.overlapped, {}));
-    std::vector<float> mean(static_cast<size_t>(shared.agreed.element_count()));
-    WEFT_TRY(std::string not_finite, pass_mean(i, mean));
-    if (!not_finite.empty()) return not_finite;
-    if (under_way_.round.overlaps) {
-      shared.overlapped = std::move(mean);
-      go_on(i);
-    } else {
-      take(shared, mean);
-      for (Own& own : own_) own.starts[i].clear(), own.differences[i].clear();
+    const bool is_about = under_way_.round.is_about(shared.fragment);
+    // Each is agreed about from where the replica began.
+    if (std::string not_finite = is_about && job_.replicas.fragments > 1 ? add_kept(i) : std::string();
+        !not_finite.empty())
+      return not_finite;
+    if (!shared.overlapped.empty()) {
+      take(shared, std::exchange(shared.overlapped, {}));
+      if (!is_about) move_on(i);
+    }
+    if (is_about) {
+      std::vector<float> mean(static_cast<size_t>(shared.agreed.element_count()));
+      WEFT_TRY(std::string not_finite, pass_mean(i, mean));
+      if (!not_finite.empty()) return not_finite;
+      if (under_way_.round.overlaps) {
+        shared.overlapped = std::move(mean);
+        go_on(i);
+      } else {
+        take(shared, mean);
+        for (Own& own : own_) own.starts[i].clear(), own.differences[i].clear(), own.now[i].clear();
+      }
     }
     WEFT_TRY_STATUS(state_->write(shared.key, shared.agreed));
   }
+  for (Own& own : own_)
+    for (uint32_t fragment = 0; fragment < own.steps.size(); ++fragment)
+      if (under_way_.round.is_about(fragment)) own.steps[fragment] = 0;
   return std::string();
 }
 

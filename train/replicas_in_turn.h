@@ -72,6 +72,7 @@ class ReplicasInTurn {
     dag::StateKey key;
     dag::Tensor agreed;
     bool is_statistic = false;
+    uint32_t fragment = 0;
     replicas::Mean mean;
     std::vector<float> momentum{}, return_residue{};
     std::vector<float> overlapped{};  // the mean of the round before, as read; empty: all have agreed on it
@@ -82,6 +83,9 @@ class ReplicasInTurn {
     // Likewise, where rounds overlap: what its round began with, empty: what was agreed; its last difference,
     // as read, and of a running statistic the value.
     std::vector<std::vector<float>> starts, differences;
+    // Likewise, where a round may be about a part of the model: what it ended with; empty: see starts.
+    std::vector<std::vector<float>> now;
+    std::vector<uint64_t> steps;  // by fragment: made since it was agreed about
   };
   ReplicasInTurn(const configs::Job& job, std::shared_ptr<peer::State> state, Options options)
       : job_(job), state_(std::move(state)), options_(std::move(options)), taken_(options_.replayed) {}
@@ -92,6 +96,9 @@ class ReplicasInTurn {
   void become(size_t replicas);
   Status load(const Own& own);
   Result<std::string> collect(uint32_t replica, uint64_t steps);
+  std::string add(size_t i, uint32_t replica, std::vector<float> values);
+  std::string add_kept(size_t i);
+  void move_on(size_t i);
   Result<std::string> agree();
   Result<std::string> pass_mean(size_t i, std::vector<float>& mean);
   void take(Shared& shared, const std::vector<float>& mean) const;

@@ -66,6 +66,8 @@ links; devices take the time that the catalogue's figures give each kernel. The 
   --codec C        of what replicas tell each other; may be repeated (default: int4 and topk:0.02:int4)
   --settle-every R 1: each agreement is waited for. More: only every R-th is, the others travel while the next
                    round is made; may be repeated (default: 1 and 8)
+  --fragments F    of rounds that overlap: they are about one of F parts of the model in turn, and have an F-th of
+                   the steps (default: 1)
   --tasks-ahead N  that a stage hands its device (default: 2, as peers have it; a prediction has 1)
   --quick          an eighth of the microbatches
   --format json    JSON lines: rows ("event": "row"), those of replicas ("replicas"), then one "topology" a
@@ -131,6 +133,8 @@ bool take_replicas_option(const std::string& name, const std::function<std::stri
     const auto codec = compress::parse(text);
     if (!codec) usage_error(name + " " + text.substr(0, 80) + ": " + codec.error().message);
     replicas.codecs.push_back(*codec);
+  } else if (name == "--fragments") {
+    replicas.fragments = static_cast<uint32_t>(count_or_exit(name, value(), replicas::kFragmentsMax));
   } else if (name == "--settle-every") {
     replicas.settle_every.push_back(count_or_exit(name, value(), kSettleEveryMax));
   } else {
@@ -296,9 +300,10 @@ std::optional<double> over(const ReplicasRow& row, std::optional<double> of) {
 }
 
 Json to_json(const ReplicasRow& row) {
-  Json json{{"event", "replicas"},    {"topology", row.topology},        {"model", row.model},
-            {"setting", row.setting}, {"compression", row.compression},  {"codec", compress::name(row.codec)},
-            {"every", row.every},     {"settle_every", row.settle_every}};
+  Json json{
+      {"event", "replicas"},    {"topology", row.topology},         {"model", row.model},
+      {"setting", row.setting}, {"compression", row.compression},   {"codec", compress::name(row.codec)},
+      {"every", row.every},     {"settle_every", row.settle_every}, {"fragments", row.fragments}};
   if (!row.has_plan()) {
     json["problem"] = row.problem;
     return json;

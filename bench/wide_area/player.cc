@@ -203,13 +203,14 @@ class Cluster {
   void send_agreed(uint32_t s, const Task& task) {
     const Stage& stage = stages_[s];
     const bool is_mean = task.kind == TaskKind::Mean;
+    const replicas::OuterRound round = round_of(*local_, task.key.step);
     for (const proto::AgreedWeight& weight : stage.agreed) {
-      if (weight.is_ours != is_mean) continue;
+      if (weight.is_ours != is_mean || !round.is_about(weight.tensor->fragment)) continue;
       const proto::AgreedTensor& tensor = *weight.tensor;
       const proto::TensorHeader header{
           .run = 1,
           .plan_version = 1,
-          .step = round_of(*local_, task.key.step).steps_before,
+          .step = round.steps_before,
           .edge = tensor.number,
           .program = proto::ProgramKind::Agree,
           .direction = is_mean ? proto::Direction::Backward : proto::Direction::Forward,

@@ -37,17 +37,23 @@ void describe(const plan::ReplicasPlan& plan, const plan::ClusterView& cluster, 
 ReplicasRow play_replicas(const Model& model, const plan::PlanRequest& pipeline,
                           const ReplicasOptions& options, const compress::Codec& codec, uint64_t settle_every,
                           uint32_t tasks_ahead) {
-  const replicas::ReplicaTerms terms{.every = options.every, .codec = codec, .settle_every = settle_every};
+  const uint32_t fragments = settle_every > 1 ? options.fragments : 1;
+  const replicas::ReplicaTerms terms{.every = options.every / fragments,
+                                     .codec = codec,
+                                     .settle_every = settle_every * fragments,
+                                     .fragments = fragments};
   plan::ReplicasRequest request{.pipeline = pipeline,
                                 .count = options.count,
                                 .count_max = options.count_max,
-                                .every = options.every,
+                                .every = terms.every,
                                 .codec = codec,
-                                .settle_every = settle_every,
+                                .settle_every = terms.settle_every,
+                                .fragments = fragments,
                                 .by_speed = options.shares_by_speed,
                                 .share_ratio_max = replicas::kShareRatioMax};
   request.pipeline.agreed_slots = train::agreed_slots(terms);
-  ReplicasRow row{.codec = codec, .every = options.every, .settle_every = settle_every};
+  ReplicasRow row{
+      .codec = codec, .every = options.every, .settle_every = settle_every, .fragments = fragments};
   const double before = now();
   const auto plan = plan::make_replicas_plan(request);
   const double planned = now();
@@ -60,7 +66,7 @@ ReplicasRow play_replicas(const Model& model, const plan::PlanRequest& pipeline,
   const double samples = model.samples();
   row.predicted_samples_per_second =
       samples * static_cast<double>(plan->steps_at_once()) / seconds(plan->predicted_step);
-  row.rounds = std::max(kRoundsThatWait, settle_every);
+  row.rounds = std::max(kRoundsThatWait, terms.settle_every);
   const auto played = play_rounds(model, *plan, terms, request.pipeline.cluster,
                                   {.steps = static_cast<uint32_t>(row.rounds), .tasks_ahead = tasks_ahead});
   row.playing_seconds = now() - planned;

@@ -22,6 +22,7 @@ struct ReplicasOptions {
   // A row for each codec with each number of rounds: 1 waits for each agreement, others overlap.
   std::vector<compress::Codec> codecs{};
   std::vector<uint64_t> settle_every{};
+  uint32_t fragments = 1;  // of those that overlap; each is met after `every` steps
 };
 
 struct ReplicasRow {
@@ -29,6 +30,7 @@ struct ReplicasRow {
   std::string compression{};  // of what travels between the stages of a replica
   compress::Codec codec{};    // of what travels between replicas
   uint64_t every = 1, settle_every = 1;
+  uint32_t fragments = 1;
   std::string problem{};  // why there is no plan; empty: there is one
   uint32_t replicas = 0, stages = 0, sites = 0;
   std::vector<uint64_t> shares{};  // by replica; empty: each makes `every` steps

@@ -228,7 +228,8 @@ void Assembly::add_agreed() {
   if (!terms_.run.local_steps && ranges.empty()) return;
   std::map<std::string_view, std::vector<proto::AgreedTensor>> agreed;
   for (const plan::AgreedWeight& weight : plan_.agreed)
-    agreed[weight.name].push_back({weight.number, weight.name, weight.owner, weight.stages, weight.elements});
+    agreed[weight.name].push_back({weight.number, weight.name, weight.owner, weight.stages, weight.elements,
+                                   weight.fragment});
   for (StageAtPeer& at : stages_) {
     std::vector<proto::AgreedTensor> own;
     for (const proto::StageProgram& program : at.stage->programs) {

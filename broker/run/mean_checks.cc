@@ -63,7 +63,10 @@ std::vector<proto::MeanCheck> MeanChecks::draw(uint64_t committed, std::optional
   std::vector<proto::MeanCheck> checks;
   for (const uint64_t agreement : agreements_with(committed, settled)) {
     std::vector<size_t> left(tensors_.size());
-    for (size_t i = 0; i < left.size(); ++i) left[i] = replicas::pieces_of(tensors_[i].elements);
+    const replicas::OuterRound round = round_of(*inner_.local(), agreement);
+    for (size_t i = 0; i < left.size(); ++i)
+      if (agreement == settled || round.is_about(tensors_[i].agreed.fragment))
+        left[i] = replicas::pieces_of(tensors_[i].elements);
     uint64_t pieces = 0;
     for (const size_t of_tensor : left) pieces += of_tensor;
     for (uint32_t drawn = 0; drawn < options_.each && pieces > 0; ++drawn) {
@@ -132,7 +135,10 @@ replicas::CheckedPiece MeanChecks::piece_of(const UnderWay& one) const {
                                .tensor = tensor.agreed.number,
                                .range = replicas::range_of(one.check.piece, tensor.elements),
                                .owner = tensor.agreed.owner};
-  for (const uint64_t steps : round.steps) piece.samples.push_back(steps * plan_->training.batch_size);
+  for (uint32_t replica = 0; replica < terms().count; ++replica)
+    piece.samples.push_back(
+        steps_since(*inner_.local(), replica, one.check.agreement, tensor.agreed.fragment) *
+        plan_->training.batch_size);
   const uint32_t owner = *stage_of(tensor, tensor.agreed.owner);
   const auto& roots = owed_[owner];
   if (const auto after = roots.find(one.check.agreement); after != roots.end()) {

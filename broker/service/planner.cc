@@ -354,6 +354,7 @@ uint32_t peer_minor_of(const configs::Job& job) {
       {job.may_have_empty_steps() || !job.optimizer.groups.empty(), proto::kProtocolMinorOfEmptySteps},
       {job.replicas.are_local(), proto::kProtocolMinorOfLocalSteps},
       {train::may_divide_tensors(job), proto::kProtocolMinorOfParts},
+      {job.replicas.fragments > 1, proto::kProtocolMinorOfFragments},
       {train::exact_replicas_max(job) > 1, proto::kProtocolMinorOfExactReplicas},
       {train::exact_replicas_max(job) > 1 && job.replicas.codec.kind != compress::Kind::Dense,
        proto::kProtocolMinorOfCodedGradients},

@@ -90,6 +90,7 @@ Status AgreementTurns::on_command(const proto::Command& command, uint64_t comple
   if (command.kind == proto::CommandKind::Settle) {
     if (given >= command.step) return refused("a round that is to be waited for, and is over");
     settled_ = command.step;
+    agreements_.settle(command.step);
     return {};
   }
   if (const auto& before = agreements_.left_out(); before && !command.left_out.includes(*before))
@@ -122,7 +123,12 @@ void AgreementTurns::answer(const proto::Command& command, bool is_over) {
                                           [&](uint32_t replica) { return !local.terms.follows(replica); }));
   // Who made no step has sent nothing: what was agreed on stays as it is.
   const bool begins_again = left_out->attempt > (before ? before->attempt : 0);
-  const bool too_late = begins_again && (is_over || is_agreeing_ || !can_be_without(command.left_out, first));
+  // Differences of a fragment alone were sent for what would be about all of the model.
+  const bool is_about_less = !begins_again && now_ && now_->step == command.step && now_->has_differed &&
+                             !settles(command.step) && local.terms.fragments > 1;
+  const bool too_late =
+      is_about_less ||
+      (begins_again && (is_over || is_agreeing_ || !can_be_without(command.left_out, first)));
   reports_.emplace_back(proto::ReplicasLeftOut{.run = command.run,
                                                .plan_version = command.plan_version,
                                                .step = command.step,
@@ -133,6 +139,7 @@ void AgreementTurns::answer(const proto::Command& command, bool is_over) {
   if (too_late && !are_only_gone) return;
   agreements_.leave_out(std::move(left_out), are_only_gone ? command.step + 1 : first);
   settled_ = command.step;
+  agreements_.settle(command.step);
   if (!begins_again || are_only_gone) return;
   has_refused_ = false;
   for (std::optional<Round>* round : {&before_, &now_})

@@ -118,9 +118,35 @@ bool Agreements::has(uint64_t step, Attempts Arrived::*which, const AgreedWeight
   return at != attempts.end() && at->second == (without ? without->attempt : 0);
 }
 
+const Agreements::Round& Agreements::round(uint64_t step) const {
+  const auto [at, is_new] = rounds_.try_emplace(step);
+  Round& round = at->second;
+  if (!is_new) return round;
+  const LocalSteps& local = assignment_->local->steps;
+  round.dealt = round_of(local, step);
+  round.makers.resize(local.terms.fragments);
+  for (uint32_t fragment = 0; fragment < local.terms.fragments; ++fragment)
+    for (uint32_t replica = 0; replica < local.terms.count; ++replica)
+      if (steps_since(local, replica, step, fragment) > 0) round.makers[fragment].push_back(replica);
+  return round;
+}
+
+bool Agreements::is_about(const AgreedWeight& weight, uint64_t step) const {
+  return step == settled_ || round(step).dealt.is_about(weight.tensor->fragment);
+}
+
+std::vector<uint32_t> Agreements::senders(const AgreedWeight& weight, uint64_t step) const {
+  std::vector<uint32_t> senders = round(step).makers[weight.tensor->fragment];
+  const auto without = left_out(step);
+  std::erase_if(senders, [&](uint32_t replica) {
+    return replica == assignment_->seat.replica || (without && without->has(replica));
+  });
+  return senders;
+}
+
 bool Agreements::takes_means(uint64_t step) const {
   return std::any_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    return owner_of(weight, step) == assignment_->seat.replica;
+    return is_about(weight, step) && owner_of(weight, step) == assignment_->seat.replica;
   });
 }
 
@@ -128,45 +154,49 @@ bool Agreements::takes_means(uint64_t step) const {
 // each time.
 bool Agreements::are_differences_there(uint64_t step) const {
   const uint32_t own = assignment_->seat.replica;
-  const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
-  const auto without = left_out(step);
-  std::vector<uint32_t> senders;
-  for (uint32_t replica = 0; replica < steps.size(); ++replica)
-    if (replica != own && steps[replica] > 0 && !(without && without->has(replica)))
-      senders.push_back(replica);
+  std::vector<std::vector<uint32_t>> from(round(step).makers.size());  // by fragment
+  std::vector<const AgreedWeight*> owned;
+  size_t wanted = 0;
+  for (const AgreedWeight& weight : weights_) {
+    if (owner_of(weight, step) != own || !is_about(weight, step)) continue;
+    std::vector<uint32_t>& of_fragment = from[weight.tensor->fragment];
+    if (of_fragment.empty()) of_fragment = senders(weight, step);
+    owned.push_back(&weight);
+    wanted += of_fragment.size();
+  }
   const Arrived* there = arrived(step);
-  if ((there == nullptr ? 0 : there->differences.size()) < senders.size() * owned(step)) return false;
-  return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    return owner_of(weight, step) != own ||
-           std::all_of(senders.begin(), senders.end(),
-                       [&](uint32_t replica) { return has(step, &Arrived::differences, weight, replica); });
+  if ((there == nullptr ? 0 : there->differences.size()) < wanted) return false;
+  return std::all_of(owned.begin(), owned.end(), [&](const AgreedWeight* weight) {
+    const std::vector<uint32_t>& senders = from[weight->tensor->fragment];
+    return std::all_of(senders.begin(), senders.end(),
+                       [&](uint32_t replica) { return has(step, &Arrived::differences, *weight, replica); });
   });
 }
 
 bool Agreements::are_means_there(uint64_t step) const {
+  std::vector<std::pair<const AgreedWeight*, uint32_t>> awaited;  // and its owner
+  for (const AgreedWeight& weight : weights_)
+    if (const uint32_t owner = owner_of(weight, step);
+        owner != assignment_->seat.replica && is_about(weight, step))
+      awaited.emplace_back(&weight, owner);
   const Arrived* there = arrived(step);
-  if ((there == nullptr ? 0 : there->means.size()) < weights_.size() - owned(step)) return false;
-  return std::all_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    const uint32_t owner = owner_of(weight, step);
-    return owner == assignment_->seat.replica || has(step, &Arrived::means, weight, owner);
-  });
-}
-
-size_t Agreements::owned(uint64_t step) const {
-  return static_cast<size_t>(std::count_if(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    return owner_of(weight, step) == assignment_->seat.replica;
-  }));
+  if ((there == nullptr ? 0 : there->means.size()) < awaited.size()) return false;
+  return std::all_of(awaited.begin(), awaited.end(),
+                     [&](const auto& one) { return has(step, &Arrived::means, *one.first, one.second); });
 }
 
 bool Agreements::has_all_of(const std::vector<uint32_t>& replicas, uint64_t step, bool has_means) const {
-  const std::vector<uint64_t> steps = round_of(assignment_->local->steps, step).steps;
-  for (const AgreedWeight& weight : weights_)
+  for (const AgreedWeight& weight : weights_) {
+    if (!is_about(weight, step)) continue;
+    const std::vector<uint32_t>& makers = round(step).makers[weight.tensor->fragment];
+    const uint32_t owner = owner_of(weight, step);
     for (const uint32_t replica : replicas) {
-      const uint32_t owner = owner_of(weight, step);
-      const bool is_added_here = !has_means && owner == assignment_->seat.replica && steps[replica] > 0;
+      const bool is_added_here = !has_means && owner == assignment_->seat.replica &&
+                                 std::binary_search(makers.begin(), makers.end(), replica);
       if (is_added_here && !has(step, &Arrived::differences, weight, replica)) return false;
       if (owner == replica && !has(step, &Arrived::means, weight, replica)) return false;
     }
+  }
   return true;
 }
 
@@ -179,6 +209,7 @@ std::optional<plan::Seat> Agreements::last_to_come(uint64_t step, bool means) co
 void Agreements::finish(uint64_t step) {
   finished_ = round_before(step);
   arrived_.erase(*finished_);
+  rounds_.erase(rounds_.begin(), rounds_.upper_bound(step));
 }
 
 }  // namespace weft::peer

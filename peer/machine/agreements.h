@@ -24,6 +24,7 @@
 #include "proto/agreed_weights.h"
 #include "proto/messages.h"
 #include "replicas/left_out.h"
+#include "replicas/outer_round.h"
 
 namespace weft::peer {
 
@@ -69,6 +70,8 @@ class Agreements {
     left_out_ = std::move(left_out);
     first_without_ = first;
   }
+  // All wait for the agreement after that step, and so it is about all of the model, whatever it was to be.
+  void settle(uint64_t step) { settled_ = step; }
   const std::shared_ptr<const replicas::LeftOut>& left_out() const { return left_out_; }
   // Of the agreement after that step; nullptr: all have a part in it.
   std::shared_ptr<const replicas::LeftOut> left_out(uint64_t step) const {
@@ -81,9 +84,18 @@ class Agreements {
     Attempts differences{}, means{};
     std::optional<plan::Seat> last_difference{}, last_mean{};
   };
+  // Of the agreement after a step: what it is about, and by fragment who has learnt something, whoever was
+  // lost.
+  struct Round {
+    replicas::OuterRound dealt{};
+    std::vector<std::vector<uint32_t>> makers{};  // replicas, ascending
+  };
+  const Round& round(uint64_t step) const;
+  bool is_about(const AgreedWeight& weight, uint64_t step) const;
+  // Whose differences the seat waits for.
+  std::vector<uint32_t> senders(const AgreedWeight& weight, uint64_t step) const;
   uint64_t round_before(uint64_t step) const;
   uint32_t owner_of(const AgreedWeight& weight, uint64_t step) const;
-  size_t owned(uint64_t step) const;  // of how many the seat takes the mean then
   bool has(uint64_t step, Attempts Arrived::*which, const AgreedWeight& weight, uint32_t replica) const;
   bool is_its_time(uint64_t round_before, uint64_t completed) const;
   std::optional<uint64_t> overlapped_end(uint64_t completed) const;
@@ -95,6 +107,9 @@ class Agreements {
   std::optional<uint64_t> finished_;     // the last one, likewise
   std::shared_ptr<const replicas::LeftOut> left_out_;
   uint64_t first_without_ = 0;
+  std::optional<uint64_t> settled_;
+  mutable std::map<uint64_t, Round>
+      rounds_;  // by step, of those under way: they are asked for after each tensor
 };
 
 }  // namespace weft::peer

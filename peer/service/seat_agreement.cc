@@ -115,26 +115,31 @@ SentShare SeatAgreement::share(const Held& held, const Task& task, bool is_mean,
 }
 
 Result<std::vector<SentShare>> SeatAgreement::differ(const Task& task) {
-  const OuterRound now = round(task);
   std::vector<SentShare> shares;
   const bool is_again = std::any_of(under_way_.begin(), under_way_.end(),
                                     [&](const UnderWay& round) { return round.step == task.key.step; });
   if (!is_again)
-    under_way_.push_back(
-        {.step = task.key.step, .means = {}, .evidence = replicas::MeanEvidence(&storage::sha256)});
+    under_way_.push_back({.step = task.key.step,
+                          .sent = std::vector<std::optional<Tensor>>(held_.size()),
+                          .squares = std::vector<double>(held_.size(), 0),
+                          .evidence = replicas::MeanEvidence(&storage::sha256)});
   UnderWay& here = under_way(task);
-  here.settles = task.settles;
-  here.means.assign(held_.size(), {});
-  if (now.steps[assignment_->seat.replica] == 0) return shares;
+  here.begin(task, local(), held_.size());
   const bool goes_on = !is_again && !task.settles && under_way_.size() == 1;
-  for (size_t begin = 0; !is_again && begin < held_.size(); begin = end_of_tensor(held_, begin))
-    WEFT_TRY_STATUS(differ_in(now, here, begin, end_of_tensor(held_, begin), goes_on));
+  for (size_t begin = 0; begin < held_.size(); begin = end_of_tensor(held_, begin)) {
+    // Again: it has it already, unless it was to be about less.
+    if (!here.is_about(held_[begin].weight) || here.sent[begin]) continue;
+    if (here.steps_of(held_[begin].weight, assignment_->seat.replica) == 0) continue;
+    WEFT_TRY_STATUS(differ_in(task, here, begin, goes_on));
+  }
   send(task, here, shares);
   return shares;
 }
 
-Status SeatAgreement::differ_in(const OuterRound& now, UnderWay& here, size_t begin, size_t end,
-                                bool goes_on) {
+// The tensor that begins there, in all its parts.
+Status SeatAgreement::differ_in(const Task& task, UnderWay& here, size_t begin, bool goes_on) {
+  const size_t end = end_of_tensor(held_, begin);
+  const uint64_t before = round(task).steps_before;
   WEFT_TRY(const Tensor weights, state_.read(held_[begin].weight.key));
   for (size_t at = begin; at < end; ++at) {
     Held& held = held_[at];
@@ -144,9 +149,8 @@ Status SeatAgreement::differ_in(const OuterRound& now, UnderWay& here, size_t be
       const std::vector<float>& begun = held.start.empty() ? held.agreed : held.start;
       for (size_t i = 0; i < difference.size(); ++i) difference[i] -= begun[i];
     }
-    WEFT_TRY(Tensor payload, payload_of(held, now.steps_before, false, difference));
-    here.sent.push_back(std::move(payload));
-    here.squares.push_back(sum_of_squares(difference));
+    WEFT_TRY(here.sent[at], payload_of(held, before, false, difference));
+    here.squares[at] = sum_of_squares(difference);
     if (goes_on) go_on(held, difference);
   }
   if (!goes_on || held_[begin].weight.is_statistic) return {};
@@ -155,46 +159,52 @@ Status SeatAgreement::differ_in(const OuterRound& now, UnderWay& here, size_t be
 
 void SeatAgreement::send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const {
   for (size_t i = 0; i < held_.size(); ++i)
-    if (!is_ours(held_[i], task))
-      to.push_back(share(held_[i], task, false, owner_of(held_[i], task), round.sent[i]));
+    if (round.sent[i] && !is_ours(held_[i], task))
+      to.push_back(share(held_[i], task, false, owner_of(held_[i], task), *round.sent[i]));
 }
 
 std::optional<replicas::Outlier> SeatAgreement::find_outlier(const Task& task,
                                                              const std::vector<AgreedShare>& differences) {
   const double bound = assignment_->local->norm_bound;
   if (bound <= 0) return std::nullopt;
-  const OuterRound now = round(task);
   const UnderWay& here = under_way(task);
   const uint32_t own = assignment_->seat.replica;
-  std::vector<double> squares(now.steps.size(), 0);
+  const size_t replicas = round(task).steps.size();
+  std::vector<double> squares(replicas, 0);
+  std::vector<uint64_t> steps(replicas, 0);  // that its differences are of
+  const auto is_compared = [&](const Held& held) {
+    return here.is_about(held.weight) && is_ours(held, task) && !held.weight.is_statistic;
+  };
   bool adds_up = false;
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (!is_ours(held_[i], task) || held_[i].weight.is_statistic) continue;
+    if (!is_compared(held_[i])) continue;
     adds_up = true;
-    if (!here.squares.empty()) squares[own] += here.squares[i];
+    for (uint32_t replica = 0; replica < replicas; ++replica)
+      steps[replica] = std::max(steps[replica], here.steps_of(held_[i].weight, replica));
+    squares[own] += here.squares[i];
   }
   if (!adds_up) return std::nullopt;
   for (const AgreedShare& one : differences)
-    if (const size_t i = find(one.number); i < held_.size() && is_ours(held_[i], task) &&
-                                           !held_[i].weight.is_statistic && now.steps[one.replica] > 0)
+    if (const size_t i = find(one.number);
+        i < held_.size() && is_compared(held_[i]) && steps[one.replica] > 0)
       squares[one.replica] += sum_of_squares(one.tensor.as<float>());
-  std::vector<std::optional<double>> norms(now.steps.size());
-  for (uint32_t replica = 0; replica < norms.size(); ++replica)
-    if (now.steps[replica] > 0)
-      norms[replica] = std::sqrt(squares[replica]) / static_cast<double>(now.steps[replica]);
-  return guard_.look_at(norms, own, bound);
+  std::vector<std::optional<double>> norms(replicas);
+  for (uint32_t replica = 0; replica < replicas; ++replica)
+    if (steps[replica] > 0)
+      norms[replica] = std::sqrt(squares[replica]) / static_cast<double>(steps[replica]);
+  return guards_[here.about(local().terms)].look_at(norms, own, bound);
 }
 
 Result<std::vector<float>> SeatAgreement::mean_of(const Task& task, size_t index, const Came& came) {
-  const OuterRound now = round(task);
   const Held& held = held_[index];
+  const UnderWay& here = under_way(task);
   replicas::Mean mean(held.agreed.size());
-  for (uint32_t replica = 0; replica < now.steps.size(); ++replica) {
-    const uint64_t samples = now.steps[replica] * assignment_->training.batch_size;
+  for (uint32_t replica = 0; replica < local().terms.count; ++replica) {
+    const uint64_t samples = here.steps_of(held.weight, replica) * assignment_->training.batch_size;
     if (samples == 0) continue;
     if (replica == assignment_->seat.replica) {
       WEFT_TRY(const std::vector<float> own,
-               read_sent(*assignment_, held.weight, task.key.step, under_way(task).sent[index]));
+               read_sent(*assignment_, held.weight, task.key.step, *here.sent[index]));
       mean.add(own, samples);
     } else {
       mean.add(came.at({held.weight.tensor->number, replica})->as<float>(), samples);
@@ -217,7 +227,7 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
   here.evidence = replicas::MeanEvidence(&storage::sha256);
   for (size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
-    if (!is_ours(held, task)) continue;
+    if (!here.is_about(held.weight) || !is_ours(held, task)) continue;
     if (task.attempt() > 0 && !held.weight.is_statistic && local().terms.codec.kind != compress::Kind::Dense)
       held.return_residue.assign(held.agreed.size(), 0.0F);
     WEFT_TRY(here.means[i], mean_of(task, i, came));
@@ -243,7 +253,8 @@ Result<SeatAgreement::Means> SeatAgreement::take_means(const Task& task,
 void SeatAgreement::keep_evidence(const Task& task, UnderWay& round,
                                   const std::vector<AgreedShare>& differences) {
   for (const AgreedShare& one : differences)
-    if (const size_t i = find(one.number); i < held_.size() && is_ours(held_[i], task))
+    if (const size_t i = find(one.number);
+        i < held_.size() && round.is_about(held_[i].weight) && is_ours(held_[i], task))
       round.evidence.hear(one.number, one.replica, one.tensor.as<float>());
   std::vector<std::span<const float>> owed;
   for (const Held& held : held_)
@@ -258,9 +269,11 @@ Result<replicas::ShownPiece> SeatAgreement::show(const proto::MeanCheck& check) 
   if (round == nullptr || i == held_.size() || check.piece >= replicas::pieces_of(held_[i].agreed.size()))
     return fail(ErrorCode::NotFound, "a piece of means that is not here");
   const Held& held = held_[i];
+  if (round->fragment && *round->fragment != held.weight.tensor->fragment)
+    return fail(ErrorCode::NotFound, "a piece of means on which nobody agreed then");
   std::vector<float> difference;
-  if (!round->sent.empty()) {
-    WEFT_TRY(difference, read_sent(*assignment_, held.weight, round->step, round->sent[i]));
+  if (round->sent[i]) {
+    WEFT_TRY(difference, read_sent(*assignment_, held.weight, round->step, *round->sent[i]));
   }
   size_t leaf = check.piece;  // of what is owed here
   for (size_t before = 0; before < i; ++before)
@@ -272,22 +285,24 @@ Result<replicas::ShownPiece> SeatAgreement::show(const proto::MeanCheck& check) 
 std::optional<replicas::Outlier> SeatAgreement::weigh(const Task& task,
                                                       const std::vector<AgreedShare>& means) {
   const UnderWay& here = under_way(task);
-  if (here.squares.empty()) return std::nullopt;
+  if (!here.has_sent()) return std::nullopt;
   const size_t replicas = round(task).steps.size();
   std::vector<double> own(replicas, 0), theirs(replicas, 0);
   for (size_t i = 0; i < held_.size(); ++i) {
-    if (held_[i].weight.is_statistic) continue;
+    if (held_[i].weight.is_statistic || !here.sent[i]) continue;
     own[owner_of(held_[i], task)] += here.squares[i];
     if (is_ours(held_[i], task)) theirs[assignment_->seat.replica] += sum_of_squares(here.means[i]);
   }
   for (const AgreedShare& one : means)
-    if (const size_t i = find(one.number); one.range == task.attempt() && !held_[i].weight.is_statistic &&
+    if (const size_t i = find(one.number); one.range == task.attempt() && here.sent[i] &&
+                                           !held_[i].weight.is_statistic &&
                                            one.replica == owner_of(held_[i], task))
       theirs[one.replica] += sum_of_squares(one.tensor.as<float>());
   std::vector<std::optional<double>> norms(replicas);
   for (size_t owner = 0; owner < replicas; ++owner)
     if (own[owner] > 0) norms[owner] = std::sqrt(theirs[owner] / own[owner]);
-  return guard_of_means_.look_at(norms, assignment_->seat.replica, assignment_->local->norm_bound);
+  return guards_of_means_[here.about(local().terms)].look_at(norms, assignment_->seat.replica,
+                                                             assignment_->local->norm_bound);
 }
 
 // Until the mean of its difference is there. Running statistics are what the replica has seen last.
@@ -307,35 +322,57 @@ Status SeatAgreement::agree(const Task& task, const std::vector<AgreedShare>& me
     const auto values = one.tensor.as<float>();
     here.means[i].assign(values.begin(), values.end());
   }
-  WEFT_CHECK(task.settles || !under_way_.empty());
-  const bool goes_on = !task.settles && !under_way_.front().settles && !under_way_.front().sent.empty();
-  for (size_t i = 0; i < held_.size(); ++i) {
-    Held& held = held_[i];
-    WEFT_CHECK(here.means[i].size() == held.agreed.size());
-    if (are_looked_at()) here.evidence.read(held.weight.tensor->number, here.means[i]);
-    if (held.weight.is_statistic)
-      held.agreed = std::move(here.means[i]);
-    else
-      replicas::take_outer_step(local().terms.outer, here.means[i], held.momentum, held.agreed);
-    here.means[i] = {};
-    if (task.settles) {
-      held.start = {};
-    } else if (goes_on) {
-      const UnderWay& next = under_way_.front();
-      WEFT_TRY(const std::vector<float> own, read_sent(*assignment_, held.weight, next.step, next.sent[i]));
-      go_on(held, own);
-    }
-  }
+  WEFT_CHECK(here.settles() || !under_way_.empty());
+  const UnderWay* next = here.settles() ? nullptr : &under_way_.front();
   for (size_t begin = 0, end = 0; begin < held_.size(); begin = end) {
     end = end_of_tensor(held_, begin);
-    if (task.settles || (goes_on && !held_[begin].weight.is_statistic))
-      WEFT_TRY_STATUS(
-          state_.write(held_[begin].weight.key,
-                       whole_tensor(held_, begin, end, task.settles ? &Held::agreed : &Held::start)));
+    for (size_t i = begin; i < end && here.is_about(held_[i].weight); ++i) {
+      Held& held = held_[i];
+      WEFT_CHECK(here.means[i].size() == held.agreed.size());
+      if (are_looked_at()) here.evidence.read(held.weight.tensor->number, here.means[i]);
+      if (held.weight.is_statistic)
+        held.agreed = std::move(here.means[i]);
+      else
+        replicas::take_outer_step(local().terms.outer, here.means[i], held.momentum, held.agreed);
+      here.means[i] = {};
+    }
+    WEFT_TRY_STATUS(take_next(begin, here, next));
   }
   if (are_looked_at())
-    shown_.add({here.step, std::move(here.sent), std::move(here.evidence)}, agreements_kept(local().terms));
+    shown_.add({here.step, std::move(here.sent), here.fragment, std::move(here.evidence)},
+               agreements_kept(local().terms));
   return {};
+}
+
+// What the stage goes on with, of the tensor that begins there: the round of `here` is agreed on, and `next`
+// has been made meanwhile; nullptr: here all wait. A follower only waits.
+Status SeatAgreement::take_next(size_t begin, const UnderWay& here, const UnderWay* next) {
+  const size_t end = end_of_tensor(held_, begin);
+  const StateKey& key = held_[begin].weight.key;
+  if (next == nullptr) {
+    for (size_t i = begin; i < end; ++i) held_[i].start = {};
+    return state_.write(key, whole_tensor(held_, begin, end, &Held::agreed));
+  }
+  const bool follows = local().terms.follows(assignment_->seat.replica);
+  if (next->settles() || follows || held_[begin].weight.is_statistic) return {};
+  if (next->is_about(held_[begin].weight)) {
+    for (size_t i = begin; i < end; ++i) {
+      WEFT_TRY(const std::vector<float> own,
+               read_sent(*assignment_, held_[i].weight, next->step, *next->sent[i]));
+      go_on(held_[i], own);
+    }
+    return state_.write(key, whole_tensor(held_, begin, end, &Held::start));
+  }
+  if (!here.is_about(held_[begin].weight)) return {};
+  WEFT_TRY(const Tensor now, state_.read(key));
+  Tensor moved(now.spec(), now.bytes());
+  for (size_t i = begin; i < end; ++i) {
+    Held& held = held_[i];
+    replicas::move_on(held.start, held.agreed,
+                      moved.mutable_as<float>().subspan(held.weight.first(), held.agreed.size()));
+    held.start = {};
+  }
+  return state_.write(key, moved);
 }
 
 std::vector<std::pair<StateKey, Tensor>> SeatAgreement::tensors() const {

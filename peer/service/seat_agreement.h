@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "peer/machine/agreements.h"
 #include "peer/machine/task.h"
+#include "peer/service/agreed_round.h"
 #include "peer/service/agreed_state.h"
 #include "peer/service/share.h"
 #include "peer/service/shown_rounds.h"
@@ -77,15 +78,7 @@ class SeatAgreement {
 
  private:
   using Held = AgreedState;
-  // Of a round, until it is agreed on.
-  struct UnderWay {
-    uint64_t step = 0;  // with which it ends
-    bool settles = false;
-    std::vector<dag::Tensor> sent{};          // by held_: this replica's differences; empty: it made no step
-    std::vector<double> squares{};            // likewise: of these, as others read them
-    std::vector<std::vector<float>> means{};  // likewise, as others read them; empty: not there
-    replicas::MeanEvidence evidence{};
-  };
+  using UnderWay = AgreedRound;
   SeatAgreement(std::shared_ptr<const proto::AssignStage> assignment, State& state)
       : assignment_(std::move(assignment)), state_(state) {}
   const replicas::LocalSteps& local() const { return assignment_->local->steps; }
@@ -96,7 +89,8 @@ class SeatAgreement {
     return owner_of(held, task) == assignment_->seat.replica;
   }
   void go_on(Held& held, std::span<const float> difference);
-  Status differ_in(const replicas::OuterRound& now, UnderWay& here, size_t begin, size_t end, bool goes_on);
+  Status differ_in(const Task& task, UnderWay& here, size_t begin, bool goes_on);
+  Status take_next(size_t begin, const UnderWay& here, const UnderWay* next);
   void send(const Task& task, const UnderWay& round, std::vector<SentShare>& to) const;
   std::optional<replicas::Outlier> find_outlier(const Task& task,
                                                 const std::vector<AgreedShare>& differences);
@@ -116,7 +110,7 @@ class SeatAgreement {
   std::deque<UnderWay> under_way_;                  // two at most
   ShownRounds shown_;                               // likewise
   std::shared_ptr<const replicas::HashTree> owed_;  // after the last means that were taken here
-  replicas::NormGuard guard_, guard_of_means_;
+  std::map<uint32_t, replicas::NormGuard> guards_, guards_of_means_;  // by what an agreement is about
   replicas::PassScratch scratch_;
 };
 

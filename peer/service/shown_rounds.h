@@ -18,8 +18,11 @@ namespace weft::peer {
 class ShownRounds {
  public:
   struct Round {
-    uint64_t step = 0;                // with which it ended
-    std::vector<dag::Tensor> sent{};  // the replica's differences; empty: it made no step
+    uint64_t step = 0;  // with which it ended
+    // The replica's differences, by tensor that the stage has; empty: it made no step. Nothing: the round is
+    // not about that one.
+    std::vector<std::optional<dag::Tensor>> sent{};
+    std::optional<uint32_t> fragment{};  // that it is about; nothing: about all
     replicas::MeanEvidence evidence{};
   };
   // So many are kept.

@@ -13,7 +13,7 @@
 namespace weft::proto {
 
 static_assert(has_fields<replicas::OuterSpec, 3>);
-static_assert(has_fields<replicas::ReplicaTerms, 7>);
+static_assert(has_fields<replicas::ReplicaTerms, 8>);
 static_assert(has_fields<replicas::Inherited, 4>);
 void put(const replicas::Inherited& from, wire::Inherited& to) {
   put_plain(from.sets, *to.mutable_sets());
@@ -59,6 +59,7 @@ void put(const replicas::LocalSteps& from, wire::LocalSteps& to) {
   put_list(from.given_again, *to.mutable_given_again());
   if (from.terms.overlap()) to.set_settle_every(from.terms.settle_every);
   put_plain(from.terms.followers, *to.mutable_followers());
+  if (from.terms.fragments > 1) to.set_fragments(from.terms.fragments);
 }
 Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   Reader read("LocalSteps");
@@ -74,17 +75,19 @@ Status get(const wire::LocalSteps& from, replicas::LocalSteps& to) {
   read.list(from.given_again(), to.given_again, replicas::kStepRangesMax, "given_again");
   to.terms.settle_every = std::max<uint64_t>(1, from.settle_every());
   read.numbers(from.followers(), to.terms.followers, kReplicasMax, "followers");
+  to.terms.fragments = std::max(1u, from.fragments());
   read.require(is_valid(to), "steps", "these rounds cannot be dealt");
   return read.status();
 }
 
-static_assert(has_fields<AgreedTensor, 5>);
+static_assert(has_fields<AgreedTensor, 6>);
 void put(const AgreedTensor& from, wire::AgreedTensor& to) {
   to.set_number(from.number);
   to.set_initializer(from.name);
   to.set_owner(from.owner);
   put_plain(from.stages, *to.mutable_stages());
   to.set_elements(from.elements);
+  to.set_fragment(from.fragment);
 }
 Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
   Reader read("AgreedTensor");
@@ -95,6 +98,7 @@ Status get(const wire::AgreedTensor& from, AgreedTensor& to) {
   read.require(to.owner < to.stages.size(), "owner", "no such replica");
   for (const uint32_t stage : to.stages) read.require(stage < kStagesMax, "stages", "not below 1024");
   to.elements = from.elements();
+  to.fragment = from.fragment();
   return read.status();
 }
 
@@ -198,6 +202,7 @@ Status check_local(const AssignStage& stage) {
       stage.training.steps != last_inner_step(steps))
     return wrong("steps that are not its inner steps");
   for (const AgreedTensor& tensor : stage.local->tensors) {
+    if (tensor.fragment >= steps.terms.fragments) return wrong("a fragment that is none of them");
     if (steps.terms.follows(tensor.owner)) return wrong("a mean that a follower is to take");
     if (tensor.elements > 0 && !compress::is_by_parts(steps.terms.codec))
       return wrong("a part of a tensor, and a codec that needs the whole");

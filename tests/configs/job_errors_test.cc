@@ -183,6 +183,18 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
        "`sync.settle_every` is of rounds that overlap; say overlap: true"},
       {"sync={every: 30, overlap: true, settle_every: 1}",
        "`sync.settle_every` must be a whole number from 2"},
+      {"sync={every: 30, fragments: 3}", "`sync.fragments` is of rounds that overlap; say overlap: true"},
+      {"sync={every: 30, overlap: true, fragments: 4}",
+       "`sync.fragments` is 4, and a round has `sync.every` / `sync.fragments` steps: 30 is no multiple; say "
+       "32, "
+       "or 3 fragments"},
+      {"sync={every: {min: 10, max: 21}, overlap: true, fragments: 2}",
+       "21 is no multiple; say 22, or 1 fragment"},
+      {"sync={every: 30, overlap: true, fragments: 65}",
+       "`sync.fragments` must be a whole number from 1 to 64"},
+      {"sync={every: 30, overlap: true, settle_every: 1024, fragments: 2}",
+       "that is more than 1024 agreements"},
+      {"sync={every: step, fragments: 2}", "`sync.fragments` is of replicas that make local steps"},
       {"optimizer_state=halved", "`optimizer_state`"},
       {"sync={every: 30, outer: {momentum: 1}}", "`sync.outer.momentum` is 1; it must be from 0 to below 1"},
       {"sync={every: 30, outer: {type: average, momentum: 0.5}}", "type: average has no learning_rate"},

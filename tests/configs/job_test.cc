@@ -155,6 +155,17 @@ TEST(Job, ReplicasThatAgreeOnEachStepAddInAsManyRanges) {
   EXPECT_FALSE(local.replicas.overlap());
   EXPECT_EQ(parsed(kSmall, {"sync={every: 30, overlap: true}"}).replicas.settle_every, 4u);
   EXPECT_EQ(parsed(kSmall, {"sync={every: 30, overlap: true, settle_every: 9}"}).replicas.settle_every, 9u);
+  const Job turns = parsed(
+      kSmall,
+      {"replicas=2", "sync={every: 30, shares: [30, 15], overlap: true, settle_every: 6, fragments: 3}"});
+  EXPECT_EQ(turns.replicas.fragments, 3u);
+  EXPECT_EQ(turns.replicas.every, 10u) << "of a round, which is about one of them";
+  EXPECT_EQ(turns.replicas.shares, (std::vector<uint64_t>{10, 5}));
+  EXPECT_EQ(turns.replicas.settle_every, 18u);
+  const Job open = parsed(kSmall, {"sync={every: {min: 10, max: 100}, overlap: true, fragments: 5}"});
+  EXPECT_EQ(open.replicas.every, 2u);
+  EXPECT_EQ(open.replica_choice.every_max, 20u);
+  EXPECT_EQ(parsed(kSmall, {"sync={every: 7, fragments: 1}"}).replicas.fragments, 1u);
 }
 
 // What a job leaves open of its rounds, and what a record of them says.

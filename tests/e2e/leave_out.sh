@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A replica that is lost in the middle of a round costs what it made of that, and nobody else anything: the others end the
 # round without it, and its steps are made again by those who go on. Twice. The record says it, and `weft local --replay` makes the same bytes.
-# Then the same where rounds overlap: the lost one has no part in the round before, either.
+# Then the same where rounds overlap, each about half of the model: the lost one has no part in the round before, either.
 source "$(dirname "$0")/cluster.sh"
 if is_sanitized; then echo "skipped: what is left of a round is too short there" >&2; exit 77; fi
 cluster_begin
@@ -46,7 +46,8 @@ sets=("${common[@]}" --set "sync={every: $every, codec: \"topk:0.05:int8\"}")
 lose_two 1 out
 for peer in g h; do start_peer "$peer" --device cpu:1 --listen 127.0.0.1:0; done
 wait_for_peers g h
-sets=("${common[@]}" --set "sync={every: $every, codec: \"topk:0.05:int8\", overlap: true}")
+sets=("${common[@]}" --set "sync={every: $((2 * every)), codec: \"topk:0.05:int8\", overlap: true, fragments: 2}")
 lose_two 2 overlap
+[ "$(grep -c '"absent":' "$work/overlap.rounds.jsonl")" = 4 ] || fail "the record does not say who had no part in which rounds"
 [ "$(grep -c '"void_before":' "$work/overlap.rounds.jsonl")" = 2 ] || fail "the record does not say which rounds had counted less"
 echo "leave_out: the same"

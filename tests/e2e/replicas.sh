@@ -89,7 +89,7 @@ lose_one() {
   finish_job
   same_file "2 replicas of 2 stages$4, of which one was lost" "$work/$1.local.onnx" "$work/out.onnx"
 }
-lose_one late '{every: 6, codec: int8, overlap: true}' e ' whose rounds overlap'
+lose_one late '{every: 6, codec: int8, overlap: true, fragments: 3}' e ' whose rounds overlap, each about a third of the model,'
 lose_one kill '{every: 6, codec: int8}' f ''
 
 # Stopped after an agreement, gone on with, and finished.
@@ -113,10 +113,12 @@ lose_peer "$(one_of $(active_peers))"
 wait_for_recovery
 finish_job
 same_file "2 replicas that agree about parts of tensors, of which one was lost" "$work/parts.local.onnx" "$work/out.onnx"
-terms parts_overlap 2 61 '{every: 3, codec: int8, overlap: true, settle_every: 4}'
+terms parts_overlap 2 61 '{every: 6, codec: int8, overlap: true, settle_every: 3, fragments: 2}'
 submit_job "$job" "${run[@]}" --set placement.stages=1 --set "output=$work/out.onnx"
 finish_job
-same_file "2 replicas that agree about parts, whose rounds overlap" "$work/parts_overlap.local.onnx" "$work/out.onnx"
+same_file "2 replicas that agree about parts, a fragment at a time" "$work/parts_overlap.local.onnx" "$work/out.onnx"
+diff <(tail -n +2 "$work/parts_overlap.local.rounds.jsonl") <(tail -n +2 "$work/out.rounds.jsonl") >&2 || fail "their record is another"
+grep -q '"fragment":1' "$work/out.rounds.jsonl" || fail "no round was about the second fragment"
 "$weft" local "$job" "${run[@]}" --set "sync={every: 6, codec: int4}" --set "checkpoint={steps: 36}" --threads 1 --set "output=$work/half.onnx" >"$work/half.log"
 submit_job "$job" "${run[@]}" --set "sync={every: 6, codec: int4}" --set placement.stages=1 --set "output=$work/out.onnx" \
   --resume "$work/half.onnx.checkpoints/checkpoint-36.json"

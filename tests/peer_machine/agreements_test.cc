@@ -12,6 +12,7 @@ using peer::Agreements;
 using plan::Seat;
 using proto::Direction;
 using proto::TensorHeader;
+using replicas::LocalSteps;
 
 // Replica 1 of 3, every 4 of 40 steps; it owns w0, and replica 2's stage 3 owns w1.
 proto::AssignStage agreeing() {
@@ -279,6 +280,81 @@ TEST(AgreementTurns, SettleWhereTheyAreTold) {
   const auto differ = turns.next(4, 4).value();
   EXPECT_TRUE(differ.kind == peer::TaskKind::Differ && differ.settles && !differ.ends_round);
   EXPECT_FALSE(turns.on_command({.kind = proto::CommandKind::Settle, .step = 8}, 3, 3).has_value());
+}
+
+// w0, which is added up here, is in the first fragment, and w1 in the second.
+struct InFragments : Overlapping {
+  InFragments() {
+    assign.local->steps.terms.fragments = 2;
+    assign.local->tensors[1].fragment = 1;
+    agreements = Agreements(shared());
+  }
+};
+
+TEST(Agreements, WaitForWhatARoundIsAboutAlone) {
+  InFragments here;
+  EXPECT_TRUE(here.agreements.takes_means(4) && !here.agreements.takes_means(8));
+  EXPECT_TRUE(here.agreements.are_means_there(4)) << "w1 is not its turn";
+  EXPECT_FALSE(here.agreements.are_differences_there(4));
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 4).has_value() && here.come({2, 2}, 5, 0, 4).has_value());
+  EXPECT_TRUE(here.agreements.are_differences_there(4));
+  EXPECT_TRUE(here.agreements.are_differences_there(8)) << "w0 is not its turn";
+  EXPECT_FALSE(here.agreements.are_means_there(8));
+  EXPECT_TRUE(here.agreements.has_all_of({2}, 4, false));
+  EXPECT_FALSE(here.agreements.has_all_of({2}, 8, false)) << "its mean of w1";
+  EXPECT_TRUE(here.agreements.has_all_of({0}, 8, false));
+  EXPECT_TRUE(here.agreements.takes_means(12)) << "the third one settles, and is about both";
+  EXPECT_FALSE(here.agreements.are_differences_there(12) || here.agreements.are_means_there(12));
+}
+
+// Others may have heard so first.
+TEST(Agreements, AreAboutAllOfTheModelWhereTheyAreToldToSettle) {
+  InFragments here;
+  EXPECT_TRUE(here.come({3, 2}, 9, 0, 3).has_value()) << "of a fragment that is not its turn";
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 3).has_value() && here.come({2, 2}, 5, 0, 3).has_value());
+  peer::AgreementTurns turns(here.shared(), here.agreements);
+  EXPECT_TRUE(turns.on_command({.kind = proto::CommandKind::Settle, .step = 4}, 3, 3).has_value());
+  EXPECT_TRUE(here.agreements.are_means_there(4) && here.agreements.are_differences_there(4));
+  InFragments other;
+  other.agreements.settle(8);
+  EXPECT_FALSE(other.agreements.are_differences_there(8)) << "w0 is, too";
+}
+
+// 37 steps are three rounds and a step of the first replica. The others made none, and had learnt something
+// before.
+TEST(Agreements, WaitForWhoHadAPartInARoundBefore) {
+  InFragments here;
+  LocalSteps& steps = here.assign.local->steps;
+  steps.terms.settle_every = 16;
+  steps.steps = 37;
+  here.assign.training.steps = last_inner_step(steps);
+  here.agreements = Agreements(here.shared());
+  EXPECT_TRUE(here.come({1, 0}, 5, 36, 12).has_value());
+  EXPECT_TRUE(here.agreements.are_differences_there(13)) << "w0 was agreed about in the third";
+  steps.terms.every = 3;  // four rounds of 9 and a step: in the fourth it was w1's turn
+  here.assign.training.steps = last_inner_step(steps);
+  here.agreements = Agreements(here.shared());
+  EXPECT_TRUE(here.come({1, 0}, 5, 36, 12).has_value());
+  EXPECT_FALSE(here.agreements.are_differences_there(13));
+  EXPECT_TRUE(here.come({2, 2}, 5, 36, 12).has_value());
+  EXPECT_TRUE(here.agreements.are_differences_there(13));
+}
+
+// A follower is lost where a fragment's differences were sent, and now nobody is to be waited for later.
+TEST(AgreementTurns, CannotSettleARoundThatWasAboutLess) {
+  InFragments here;
+  here.assign.local->steps.terms.followers = {2};
+  here.assign.local->tensors[1].owner = 0;
+  here.agreements = Agreements(here.shared());
+  peer::AgreementTurns turns(here.shared(), here.agreements);
+  EXPECT_EQ(turns.next(4, 5).value().kind, peer::TaskKind::Differ);
+  EXPECT_TRUE(here.come({1, 0}, 5, 0, 5).has_value());
+  EXPECT_EQ(turns.next_of_before().value().kind, peer::TaskKind::Mean);
+  EXPECT_EQ(turns.next(8, 9).value().kind, peer::TaskKind::Differ);
+  const proto::Command lost{.kind = proto::CommandKind::LeaveOut, .step = 8, .left_out = {{2}, 0}};
+  EXPECT_TRUE(turns.on_command(lost, 7, 7).has_value());
+  EXPECT_TRUE(std::get<proto::ReplicasLeftOut>(turns.take_reports().at(0)).too_late);
+  EXPECT_FALSE(turns.settles(8));
 }
 
 TEST(Agreements, RefuseWhatIsNotTheAssignments) {

@@ -40,11 +40,15 @@ class Seats {
       splits.push_back(std::move(*split));
     }
     std::vector<proto::AgreedTensor> tensors;
+    std::vector<uint64_t> sizes;
+    for (const std::string& name : world_.weights) sizes.push_back(world_.elements(name));
+    const std::vector<uint32_t> fragments = replicas::fragments_of(sizes, world_.of.fragments);
     for (uint32_t place = 0; place < world_.weights.size(); ++place) {
       const std::string& name = world_.weights[place];
       const std::vector<replicas::Part> parts = parts_of(name);
       for (const replicas::Part& part : parts) {
         proto::AgreedTensor tensor{.number = replicas::agreed_number(place, part.first), .name = name};
+        tensor.fragment = fragments[place];
         do tensor.owner = static_cast<uint32_t>(rng_.below(world_.of.replicas));
         while (local_.terms.follows(tensor.owner));
         for (const auto& of_replica : stage_of) tensor.stages.push_back(of_replica.at(name));

@@ -22,6 +22,7 @@
 #include "peer/service/encoding.h"
 #include "peer/service/inbox.h"
 #include "peer/service/stage_runner.h"
+#include "replicas/fragments.h"
 #include "replicas/parts.h"
 #include "tests/pipeline/layers.h"
 #include "tests/support/cuts.h"
@@ -58,12 +59,13 @@ struct Case {
   uint64_t settle_every = 1;
   bool coded_slots = false;
   std::vector<uint32_t> followers{};
+  uint32_t fragments = 1;
 };
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ", " << c.replicas << " replicas every " << c.every << " of " << c.steps << ", "
              << c.codec << ", clip " << c.clip_norm << (c.shares.empty() ? "" : ", shares")
              << ", settle every " << c.settle_every << (c.coded_slots ? ", slots in eight bits" : "")
-             << (c.followers.empty() ? "" : ", followers");
+             << (c.followers.empty() ? "" : ", followers") << ", " << c.fragments << " fragments";
 }
 
 inline configs::Job job_of(const Case& of) {
@@ -82,6 +84,7 @@ inline configs::Job job_of(const Case& of) {
   job.replicas.shares = of.shares;
   job.replicas.settle_every = of.settle_every;
   job.replicas.followers = of.followers;
+  job.replicas.fragments = of.fragments;
   return job;
 }
 

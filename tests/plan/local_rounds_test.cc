@@ -55,6 +55,16 @@ TEST(ReplicasPlan, WhatOverlapsSharesTheDownlinkWithSamples) {
   EXPECT_GT(5 * seconds(plan.predicted_step), 63.0 / 64 * (seconds(plan.agreement) + samples));
 }
 
+// A third of it at a time: what is hidden is as much, what is waited for is all.
+TEST(LocalRounds, AreAboutAPartWhereNobodyWaits) {
+  LocalRounds rounds{.step_seconds = {1, 1}, .every = 10, .settle_every = 1'000'000'000, .agreement = 60};
+  EXPECT_NEAR(rounds.seconds_a_step(), 60.0 / 20, 1e-6);
+  rounds.part = 1.0 / 3;
+  EXPECT_NEAR(rounds.seconds_a_step(), 20.0 / 20, 1e-6);
+  rounds.settle_every = 1;
+  EXPECT_NEAR(rounds.seconds_a_step(), 70.0 / 20, 1e-6);
+}
+
 // Of a downlink each of four that send has a part, and samples the fifth. Who needs half of it for them makes
 // two fifths of its steps meanwhile.
 TEST(LocalRounds, WhoeverNeedsMoreOfALineThanItsPartWaitsForSamples) {

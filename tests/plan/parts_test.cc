@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tests/plan/graphs.h"
 #include "tests/plan/replicas_lawful.h"
@@ -44,6 +45,35 @@ TEST(PartsOfTensors, AreSharedByOwnersAsEvenlyAsTheirLinesAllow) {
     EXPECT_LT((count == 24 ? 3 : 1) * seconds(plan.agreement), 1.001 * seconds(whole.agreement))
         << "the embedding's line";
   }
+}
+
+// Each fragment travels by itself: a line that carried all of one would be waited for.
+TEST(FragmentsOfAModel, AreEachSharedByAllOwners) {
+  const dag::Graph graph = test::gpt({.layers = 6});
+  ReplicasRequest request = homes(graph, 4, true);
+  request.every = 10;
+  request.settle_every = 12;
+  request.fragments = 3;
+  const ReplicasPlan plan = test::planned(request);
+  EXPECT_EQ(plan.fragments, 3u);
+  std::map<uint32_t, std::map<uint32_t, int64_t>> taken;  // by fragment and owner
+  std::map<uint32_t, int64_t> of_fragment;
+  int64_t largest = 0;
+  for (const AgreedWeight& weight : plan.agreed) {
+    taken[weight.fragment][weight.owner] += weight.bytes.value;
+    of_fragment[weight.fragment] += weight.bytes.value;
+    largest = std::max(largest, weight.bytes.value);
+  }
+  ASSERT_EQ(taken.size(), 3u);
+  for (const auto& [fragment, by_owner] : taken)
+    for (const auto& [owner, bytes] : by_owner) EXPECT_LE(bytes, of_fragment[fragment] / 4 + largest);
+  request.fragments = 1;
+  request.every = 30;
+  request.settle_every = 4;
+  const ReplicasPlan whole = test::planned(request);
+  EXPECT_LT(seconds(plan.predicted_step), 1.05 * seconds(whole.predicted_step)) << "the same bytes a step";
+  EXPECT_NE(plan.explanation.front().find("every 30 steps, in 3 fragments,"), std::string::npos)
+      << plan.explanation.front();
 }
 
 TEST(PartsOfTensors, ThereAreNoneForACodecThatNeedsTheWhole) {

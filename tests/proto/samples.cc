@@ -113,6 +113,7 @@ class Maker {
       to.terms.shares.front() = to.terms.every;
     if (chance()) to.terms.codec = *compress::parse("topk:0.02:int4");
     if (chance()) to.terms.settle_every = 1 + small();
+    if (to.terms.overlap() && chance()) to.terms.fragments = 1 + small();
     if (to.terms.count > 2 && chance()) to.terms.followers = {0, to.terms.count - 1};
     pick(to.terms.outer.type, replicas::OuterType::Nesterov);
     to.terms.outer.learning_rate = rng_.normal();
@@ -232,6 +233,7 @@ class Maker {
     for (const auto& initializer : to.programs[0].graph->initializers()) {
       const auto number = static_cast<uint32_t>(2 * local.tensors.size() + rng_.below(2));
       AgreedTensor tensor{.number = number, .name = initializer.name, .owner = small() % replicas};
+      tensor.fragment = static_cast<uint32_t>(rng_.below(local.steps.terms.fragments));
       while (local.steps.terms.follows(tensor.owner)) tensor.owner = small() % replicas;
       for (uint32_t replica = 0; replica < replicas; ++replica) tensor.stages.push_back(small());
       tensor.stages[to.seat.replica] = to.seat.stage;

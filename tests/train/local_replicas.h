@@ -31,6 +31,8 @@ inline constexpr const char* kSgd = "optimizer={type: sgd, learning_rate: 0.05}"
 inline constexpr const char* kCompressed = "sync={every: 3, codec: \"topk:0.05:int4\"}";
 inline constexpr const char* kOverlapping =
     "sync={every: 2, codec: \"topk:0.1:int8\", overlap: true, settle_every: 3}";
+inline constexpr const char* kFragments =
+    "sync={every: 4, codec: \"topk:0.1:int8\", overlap: true, settle_every: 3, fragments: 2}";
 inline constexpr const char* kShares = "sync={every: 4, shares: [2, 4], codec: \"topk:0.1:int8\"}";
 
 class LocalReplicas : public testing::Test {

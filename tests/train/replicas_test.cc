@@ -27,6 +27,7 @@ namespace {
 using replicas::OuterRound;
 
 using test::kCompressed;
+using test::kFragments;
 using test::kOverlapping;
 using test::kSgd;
 using test::kShares;
@@ -123,20 +124,26 @@ TEST_F(Replicas, GoOnFromACheckpointToTheSameBytes) {
 
 // A stop ends the round early: nothing is lost, and the record says what was.
 TEST_F(Replicas, AreStoppedAtAnyStepAndTheirRecordMakesTheBytesAgain) {
-  for (const uint64_t stop_in : {1, 4, 5, 6, 7, 8, 10, 11}) {
-    SCOPED_TRACE(stop_in);
-    const std::string name = "stopped" + std::to_string(stop_in) + ".onnx";
-    const char* sync = stop_in % 2 == 0 ? kShares : stop_in < 5 ? kCompressed : kOverlapping;
-    const auto stops = job("gpt3", {"steps=13", "replicas=2", sync}, name);
-    EXPECT_TRUE(run(stops, {}, stop_in).bytes.empty());
-    const Run rest = run(stops, {.resume = train::checkpoint_folder(stops)});
-    EXPECT_EQ(rest.steps.front().step, stop_in + 1);
-    ASSERT_FALSE(rest.bytes.empty());
-    const auto record = train::record_file(stops);
-    const auto again = job("gpt3", {"steps=13", "replicas=2", sync}, "again" + name);
-    EXPECT_TRUE(rest.bytes == run(again, {.resume = {}, .replay = record}).bytes);
-    EXPECT_EQ(test::read_file(record), test::read_file(train::record_file(again)));
-  }
+  const std::vector<std::pair<const char*, std::vector<uint64_t>>> cases{
+      {kShares, {4, 6, 8, 10}},
+      {kCompressed, {1}},
+      {kOverlapping, {5, 7, 11}},
+      {kFragments, {3, 6, 9, 10}},
+  };
+  for (const auto& [sync, stops_in] : cases)
+    for (const uint64_t stop_in : stops_in) {
+      SCOPED_TRACE(std::string(sync) + ", stopped in " + std::to_string(stop_in));
+      const std::string name = "stopped" + std::to_string(stop_in) + ".onnx";
+      const auto stops = job("gpt3", {"steps=13", "replicas=2", sync}, name);
+      EXPECT_TRUE(run(stops, {}, stop_in).bytes.empty());
+      const Run rest = run(stops, {.resume = train::checkpoint_folder(stops)});
+      EXPECT_EQ(rest.steps.front().step, stop_in + 1);
+      ASSERT_FALSE(rest.bytes.empty());
+      const auto record = train::record_file(stops);
+      const auto again = job("gpt3", {"steps=13", "replicas=2", sync}, "again" + name);
+      EXPECT_TRUE(rest.bytes == run(again, {.resume = {}, .replay = record}).bytes);
+      EXPECT_EQ(test::read_file(record), test::read_file(train::record_file(again)));
+    }
 }
 
 // It goes on from where the mean of its own difference alone will put it.
@@ -147,6 +154,39 @@ TEST_F(Replicas, OneWhoseRoundsOverlapIsOneThatWaitsForThem) {
     const auto overlaps = job("gpt3", {"steps=13", "sync={" + every + ", overlap: true}"}, "overlaps.onnx");
     EXPECT_TRUE(run(waits).bytes == run(overlaps).bytes) << outer;
   }
+}
+
+// Alone it has nothing to learn from others, whenever it agrees with itself.
+TEST_F(Replicas, OneThatAgreesAboutAFragmentAtATimeIsAPlainRun) {
+  const auto plain = job("gpt3", {"steps=13"}, "plain.onnx");
+  const auto in_turn =
+      job("gpt3", {"steps=13", "sync={every: 3, outer: {type: average}, overlap: true, fragments: 3}"},
+          "turn.onnx");
+  const Run expected = run(plain), got = run(in_turn);
+  EXPECT_EQ(got.agreements.size(), 13u);
+  EXPECT_LT(difference(plain, in_turn), 1e-4);
+}
+
+// What is learnt of a fragment counts once, and not before it was agreed about.
+TEST_F(Replicas, AgreeAboutEachFragmentInTurn) {
+  const auto whole = job("gpt3", {"steps=24", "replicas=2", "sync={every: 4, overlap: true}"}, "whole.onnx");
+  const auto parts =
+      job("gpt3", {"steps=24", "replicas=2", "sync={every: 4, overlap: true, fragments: 4}"}, "parts.onnx");
+  const Run once = run(whole), in_turn = run(parts);
+  ASSERT_EQ(once.agreements.size(), 3u);
+  ASSERT_EQ(in_turn.agreements.size(), 12u);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < 4; ++i) bytes += in_turn.agreements[i].sent_bytes;
+  EXPECT_EQ(bytes, once.agreements.front().sent_bytes) << "all of the model, in four rounds";
+  EXPECT_EQ(in_turn.agreements.back().sent_bytes, once.agreements.back().sent_bytes)
+      << "the last is about all";
+  const auto record = storage::read_outer_record(train::record_file(parts));
+  ASSERT_TRUE(record.has_value()) << record.error().message;
+  for (size_t i = 0; i < 11; ++i) EXPECT_EQ(record->rounds[i].fragment, i % 4);
+  EXPECT_EQ(record->sync.find("{every: 4, overlap: true, settle_every: 4, fragments: 4,"), 0u)
+      << record->sync;
+  EXPECT_LT(difference(whole, parts), 0.1) << "they learn the same, a little apart";
+  EXPECT_FALSE(once.bytes == in_turn.bytes);
 }
 
 // Evaluations and checkpoints are of weights that all have.
@@ -369,6 +409,27 @@ TEST_F(Replicas, AreRefusedARecordThatIsNotTheirs) {
   EXPECT_NE(refused(with({"steps=5", "replicas=2", kCompressed}), record).find("has 6 steps, and the job 5"),
             std::string::npos);
   EXPECT_NE(refused(made, scratch_.folder() / "none.jsonl").find("none.jsonl"), std::string::npos);
+}
+
+TEST_F(Replicas, AreRefusedARecordOfFragmentsThatTheyHaveNot) {
+  const auto made = job("gpt3", {"steps=20", "replicas=2", kFragments}, "made.onnx");
+  run(made);
+  const std::string whole = test::read_file(train::record_file(made));
+  const auto path = scratch_.folder() / "fragments.jsonl";
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string changed = whole;
+    EXPECT_NE(changed.find(from), std::string::npos) << from;
+    std::ofstream(path, std::ios::binary) << changed.replace(changed.find(from), from.size(), to);
+    const auto record = train::read_record_of(
+        path, made, storage::read_outer_record(path).value_or(storage::OuterRecord{}).graph_hash, 20);
+    return record ? std::string() : record.error().message;
+  };
+  EXPECT_EQ(refused("\"fragment\":1", "\"fragment\":1"), "");
+  EXPECT_NE(refused("\"fragment\":1", "\"fragment\":2").find("is about fragment 3, and the job has 2"),
+            std::string::npos);
+  EXPECT_NE(refused("\"fragment\":1", "\"fragment\":64").find("not a record of rounds"), std::string::npos);
+  EXPECT_NE(refused("\"fragment\":1", "\"fragment\":-1").find("not a record of rounds"), std::string::npos);
+  EXPECT_NE(refused("\"fragment\":1", "\"absent\":[1,0]").find("not a record of rounds"), std::string::npos);
 }
 
 TEST_F(Replicas, ADamagedRecordIsAnErrorWithItsLine) {
