@@ -143,7 +143,10 @@ bool parse_overlap(const Json& json, OuterRound& round) {
     if (!fragment) return false;
     round.fragment = static_cast<uint32_t>(*fragment);
   }
+  // Who made a step has a part in the agreement: so somebody always has.
   if (!parse_replicas(json, "absent", round.absent) || !std::ranges::is_sorted(round.absent)) return false;
+  for (const uint32_t replica : round.absent)
+    if (replica >= round.steps.size() || round.steps[replica] > 0) return false;
   const auto at = json.find("overlaps");
   if (at == json.end()) return true;
   round.overlaps = at->is_boolean() && at->get<bool>();

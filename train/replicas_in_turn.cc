@@ -73,7 +73,8 @@ std::string describe_replicas(const replicas::ReplicaTerms& terms) {
   std::string text = std::to_string(terms.count) +
                      (terms.count == 1 ? " replica agrees" : " replicas, one after the other, agree") +
                      " whenever each has made " + std::to_string(terms.every) + " steps";
-  if (terms.fragments > 1) text += " about one of " + std::to_string(terms.fragments) + " parts of the model";
+  if (terms.fragments > 1)
+    text += ", about one of " + std::to_string(terms.fragments) + " parts of the model in turn";
   if (terms.overlap())
     text += "; all take that a round later, but for every " + std::to_string(terms.settle_every) + " rounds";
   return text;

@@ -201,7 +201,10 @@ Status check_local(const AssignStage& stage) {
   if (stage.after_step < steps.begun_after || stage.after_step > last_inner_step(steps) ||
       stage.training.steps != last_inner_step(steps))
     return wrong("steps that are not its inner steps");
+  std::map<std::string_view, uint32_t> fragments;
   for (const AgreedTensor& tensor : stage.local->tensors) {
+    if (fragments.try_emplace(tensor.name, tensor.fragment).first->second != tensor.fragment)
+      return wrong("'" + tensor.name + "' in several fragments");
     if (tensor.fragment >= steps.terms.fragments) return wrong("a fragment that is none of them");
     if (steps.terms.follows(tensor.owner)) return wrong("a mean that a follower is to take");
     if (tensor.elements > 0 && !compress::is_by_parts(steps.terms.codec))

@@ -430,6 +430,10 @@ TEST_F(Replicas, AreRefusedARecordOfFragmentsThatTheyHaveNot) {
   EXPECT_NE(refused("\"fragment\":1", "\"fragment\":64").find("not a record of rounds"), std::string::npos);
   EXPECT_NE(refused("\"fragment\":1", "\"fragment\":-1").find("not a record of rounds"), std::string::npos);
   EXPECT_NE(refused("\"fragment\":1", "\"absent\":[1,0]").find("not a record of rounds"), std::string::npos);
+  for (const char* absent : {"[0]", "[0,1]", "[2]", "1"})
+    EXPECT_NE(refused("\"fragment\":1", std::string("\"absent\":") + absent).find("not a record of rounds"),
+              std::string::npos)
+        << "a mean of nobody: " << absent;
 }
 
 TEST_F(Replicas, ADamagedRecordIsAnErrorWithItsLine) {
