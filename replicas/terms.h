@@ -30,7 +30,7 @@ struct OuterSpec {
 
 struct ReplicaTerms {
   uint32_t count = 1;
-  // So many steps each replica makes alone before all agree; 0: they add each step's gradients, exactly.
+  // So many steps each replica makes alone in a round; 0: they add each step's gradients, exactly.
   uint64_t every = 0;
   // Of local steps, where not all replicas are equally fast: by replica, how many of these it makes; each at
   // least 1, the largest is `every` and at most kShareRatioMax times the smallest. Empty: all of them.
@@ -43,9 +43,10 @@ struct ReplicaTerms {
   // Of local steps. 1: all have the same weights after each round. More: a round's agreement travels while
   // the next round is made (OuterRound::overlaps), and they have the same weights every so many rounds.
   uint64_t settle_every = 1;
-  // Of rounds that overlap. 1: each is an agreement about the whole model. More: each but one that is waited
-  // for is about one of so many parts of it in turn (replicas/fragments.h), and of what a replica learnt
-  // of the others since they were agreed about nothing is lost.
+  // Of rounds that overlap. 1: each is agreed on about the whole model. More: the model is dealt to so many
+  // fragments (replicas/fragments.h), and each round is about the next one; a round that is waited for is
+  // about all of them. A job counts otherwise: its `sync.every` has the steps of so many rounds, and they are
+  // one round of its `sync.settle_every`.
   uint32_t fragments = 1;
   // Ascending, fewer than there are: replicas that make no step yet. What the others have agreed on is still
   // on its way to them, and they take what these agree on meanwhile. Of local steps.

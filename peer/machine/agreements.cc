@@ -128,75 +128,63 @@ const Agreements::Round& Agreements::round(uint64_t step) const {
   for (uint32_t fragment = 0; fragment < local.terms.fragments; ++fragment)
     for (uint32_t replica = 0; replica < local.terms.count; ++replica)
       if (steps_since(local, replica, step, fragment) > 0) round.makers[fragment].push_back(replica);
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const AgreedWeight& weight = weights_[i];
+    if (!is_about(weight, round, step)) continue;
+    const bool is_ours = owner_of(weight, step) == assignment_->seat.replica;
+    (is_ours ? round.owned : round.awaited).push_back(i);
+    if (!is_ours) continue;
+    for (const uint32_t replica : round.makers[weight.tensor->fragment])
+      round.differences += is_sender(weight, round, step, replica) ? 1 : 0;
+  }
   return round;
 }
 
-bool Agreements::is_about(const AgreedWeight& weight, uint64_t step) const {
-  return step == settled_ || round(step).dealt.is_about(weight.tensor->fragment);
+bool Agreements::is_sender(const AgreedWeight& weight, const Round& round, uint64_t step,
+                           uint32_t replica) const {
+  const std::vector<uint32_t>& makers = round.makers[weight.tensor->fragment];
+  return replica != assignment_->seat.replica && std::binary_search(makers.begin(), makers.end(), replica) &&
+         !(step >= first_without_ && left_out_ && left_out_->has(replica));
 }
 
-std::vector<uint32_t> Agreements::senders(const AgreedWeight& weight, uint64_t step) const {
-  std::vector<uint32_t> senders = round(step).makers[weight.tensor->fragment];
-  const auto without = left_out(step);
-  std::erase_if(senders, [&](uint32_t replica) {
-    return replica == assignment_->seat.replica || (without && without->has(replica));
-  });
-  return senders;
-}
-
-bool Agreements::takes_means(uint64_t step) const {
-  return std::any_of(weights_.begin(), weights_.end(), [&](const AgreedWeight& weight) {
-    return is_about(weight, step) && owner_of(weight, step) == assignment_->seat.replica;
-  });
-}
+bool Agreements::takes_means(uint64_t step) const { return !round(step).owned.empty(); }
 
 // What has come of all attempts is counted first: asked after each tensor, all of them would be looked up
 // each time.
 bool Agreements::are_differences_there(uint64_t step) const {
-  const uint32_t own = assignment_->seat.replica;
-  std::vector<std::vector<uint32_t>> from(round(step).makers.size());  // by fragment
-  std::vector<const AgreedWeight*> owned;
-  size_t wanted = 0;
-  for (const AgreedWeight& weight : weights_) {
-    if (owner_of(weight, step) != own || !is_about(weight, step)) continue;
-    std::vector<uint32_t>& of_fragment = from[weight.tensor->fragment];
-    if (of_fragment.empty()) of_fragment = senders(weight, step);
-    owned.push_back(&weight);
-    wanted += of_fragment.size();
-  }
+  const Round& wanted = round(step);
   const Arrived* there = arrived(step);
-  if ((there == nullptr ? 0 : there->differences.size()) < wanted) return false;
-  return std::all_of(owned.begin(), owned.end(), [&](const AgreedWeight* weight) {
-    const std::vector<uint32_t>& senders = from[weight->tensor->fragment];
-    return std::all_of(senders.begin(), senders.end(),
-                       [&](uint32_t replica) { return has(step, &Arrived::differences, *weight, replica); });
+  if ((there == nullptr ? 0 : there->differences.size()) < wanted.differences) return false;
+  return std::ranges::all_of(wanted.owned, [&](size_t i) {
+    const AgreedWeight& weight = weights_[i];
+    return std::ranges::all_of(wanted.makers[weight.tensor->fragment], [&](uint32_t replica) {
+      return !is_sender(weight, wanted, step, replica) || has(step, &Arrived::differences, weight, replica);
+    });
   });
 }
 
 bool Agreements::are_means_there(uint64_t step) const {
-  std::vector<std::pair<const AgreedWeight*, uint32_t>> awaited;  // and its owner
-  for (const AgreedWeight& weight : weights_)
-    if (const uint32_t owner = owner_of(weight, step);
-        owner != assignment_->seat.replica && is_about(weight, step))
-      awaited.emplace_back(&weight, owner);
+  const Round& wanted = round(step);
   const Arrived* there = arrived(step);
-  if ((there == nullptr ? 0 : there->means.size()) < awaited.size()) return false;
-  return std::all_of(awaited.begin(), awaited.end(),
-                     [&](const auto& one) { return has(step, &Arrived::means, *one.first, one.second); });
+  if ((there == nullptr ? 0 : there->means.size()) < wanted.awaited.size()) return false;
+  return std::ranges::all_of(wanted.awaited, [&](size_t i) {
+    return has(step, &Arrived::means, weights_[i], owner_of(weights_[i], step));
+  });
 }
 
 bool Agreements::has_all_of(const std::vector<uint32_t>& replicas, uint64_t step, bool has_means) const {
-  for (const AgreedWeight& weight : weights_) {
-    if (!is_about(weight, step)) continue;
-    const std::vector<uint32_t>& makers = round(step).makers[weight.tensor->fragment];
-    const uint32_t owner = owner_of(weight, step);
-    for (const uint32_t replica : replicas) {
-      const bool is_added_here = !has_means && owner == assignment_->seat.replica &&
-                                 std::binary_search(makers.begin(), makers.end(), replica);
-      if (is_added_here && !has(step, &Arrived::differences, weight, replica)) return false;
-      if (owner == replica && !has(step, &Arrived::means, weight, replica)) return false;
-    }
-  }
+  const Round& wanted = round(step);
+  const bool is_one_of_them = std::ranges::binary_search(replicas, assignment_->seat.replica);
+  if (is_one_of_them && !wanted.owned.empty()) return false;
+  for (const size_t i : wanted.owned)
+    for (const uint32_t replica : replicas)
+      if (!has_means && is_sender(weights_[i], wanted, step, replica) &&
+          !has(step, &Arrived::differences, weights_[i], replica))
+        return false;
+  for (const size_t i : wanted.awaited)
+    for (const uint32_t replica : replicas)
+      if (owner_of(weights_[i], step) == replica && !has(step, &Arrived::means, weights_[i], replica))
+        return false;
   return true;
 }
 

@@ -69,9 +69,13 @@ class Agreements {
   void leave_out(std::shared_ptr<const replicas::LeftOut> left_out, uint64_t first) {
     left_out_ = std::move(left_out);
     first_without_ = first;
+    rounds_.clear();
   }
   // All wait for the agreement after that step, and so it is about all of the model, whatever it was to be.
-  void settle(uint64_t step) { settled_ = step; }
+  void settle(uint64_t step) {
+    settled_ = step;
+    rounds_.clear();
+  }
   const std::shared_ptr<const replicas::LeftOut>& left_out() const { return left_out_; }
   // Of the agreement after that step; nullptr: all have a part in it.
   std::shared_ptr<const replicas::LeftOut> left_out(uint64_t step) const {
@@ -84,16 +88,19 @@ class Agreements {
     Attempts differences{}, means{};
     std::optional<plan::Seat> last_difference{}, last_mean{};
   };
-  // Of the agreement after a step: what it is about, and by fragment who has learnt something, whoever was
-  // lost.
+  // Of the agreement after a step, as it is known by now: what is asked after each tensor is counted once.
   struct Round {
     replicas::OuterRound dealt{};
-    std::vector<std::vector<uint32_t>> makers{};  // replicas, ascending
+    std::vector<std::vector<uint32_t>> makers{};  // by fragment: who has learnt something, whoever was lost
+    std::vector<size_t> owned{}, awaited{};  // of weights_: whose mean is taken here, and comes from another
+    size_t differences = 0;                  // that come for them
   };
   const Round& round(uint64_t step) const;
-  bool is_about(const AgreedWeight& weight, uint64_t step) const;
-  // Whose differences the seat waits for.
-  std::vector<uint32_t> senders(const AgreedWeight& weight, uint64_t step) const;
+  bool is_about(const AgreedWeight& weight, const Round& round, uint64_t step) const {
+    return step == settled_ || round.dealt.is_about(weight.tensor->fragment);
+  }
+  // Whether that replica's difference is added up here.
+  bool is_sender(const AgreedWeight& weight, const Round& round, uint64_t step, uint32_t replica) const;
   uint64_t round_before(uint64_t step) const;
   uint32_t owner_of(const AgreedWeight& weight, uint64_t step) const;
   bool has(uint64_t step, Attempts Arrived::*which, const AgreedWeight& weight, uint32_t replica) const;
@@ -108,8 +115,7 @@ class Agreements {
   std::shared_ptr<const replicas::LeftOut> left_out_;
   uint64_t first_without_ = 0;
   std::optional<uint64_t> settled_;
-  mutable std::map<uint64_t, Round>
-      rounds_;  // by step, of those under way: they are asked for after each tensor
+  mutable std::map<uint64_t, Round> rounds_;  // by step, of those under way
 };
 
 }  // namespace weft::peer

@@ -176,6 +176,7 @@ TEST_F(PartsPlanned, APeerTakesNoneThatAreNotAllOfTheirTensor) {
   expect_refused("do not follow", [](auto& all, size_t at) { all[at - 1].elements = UINT64_MAX; });
   expect_refused("do not follow", [](auto& all, size_t at) { all[at].elements = 0; });
   expect_refused("ascend", [](auto& all, size_t at) { all[at].number = all[at - 1].number; });
+  expect_refused("in several fragments", [](auto& all, size_t at) { all[at].fragment = 1; });
   expect_refused("not there as a whole", [](auto& all, size_t at) { all[at].number += 1; });
 }
 

@@ -233,6 +233,7 @@ TEST(StageCodec, RefusesAnAgreementThatCannotBe) {
       {"inner steps", [](S& s) { s.after_step = 11; }},
       {"inner steps", [](S& s) { s.training.steps = 20; }},
       {"ascend", [](S& s) { s.local->tensors[1].number = 0; }},
+      {"a fragment that is none of them", [](S& s) { s.local->tensors[0].fragment = 1; }},
       {"no initializer", [](S& s) { s.local->tensors[0].name = "nobody's"; }},
       {"twice", [](S& s) { s.local->tensors[1].name = s.local->tensors[0].name; }},
       {"owner", [](S& s) { s.local->tensors[0].owner = 2; }},
