@@ -12,7 +12,7 @@ using test::Scratch;
 using namespace std::chrono_literals;
 
 TEST(Job, DefaultsAreTheDocumentedOnes) {
-  const Job job = parsed(kSmall);
+  const Job job = job_of(kSmall);
   EXPECT_EQ(job.model, "dir/model.onnx");
   EXPECT_EQ(job.inputs, (std::map<std::string, std::string>{{"x", "image"}}));
   ASSERT_EQ(job.losses.size(), 1u);
@@ -38,20 +38,20 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
 }
 
 TEST(Job, OutputSaysHowTheFileIsWritten) {
-  const Job plain = parsed(kSmall, {"output=t.onnx"});
+  const Job plain = job_of(kSmall, {"output=t.onnx"});
   EXPECT_FALSE(plain.output_form.links_base);
   EXPECT_FALSE(plain.output_form.merged.has_value());
-  const Job linked = parsed(kSmall, {"output={base: link}"});
+  const Job linked = job_of(kSmall, {"output={base: link}"});
   EXPECT_EQ(linked.output.filename(), "trained.onnx");
   EXPECT_TRUE(linked.output_form.links_base);
   const Job merged =
-      parsed(kSmall, {"output={path: t.onnx, merged: bfloat16}", "adapters={type: lora, targets: [\"*\"]}"});
+      job_of(kSmall, {"output={path: t.onnx, merged: bfloat16}", "adapters={type: lora, targets: [\"*\"]}"});
   EXPECT_EQ(merged.output.filename(), "t.onnx");
   EXPECT_EQ(merged.output_form.merged, dag::DType::BF16);
 }
 
 TEST(Job, AnInputMayHaveAValue) {
-  const Job job = parsed(kSmall, {"inputs.sr={value: 16000}", "inputs.scale={value: [[1, 2.5], [-3, 4e2]]}",
+  const Job job = job_of(kSmall, {"inputs.sr={value: 16000}", "inputs.scale={value: [[1, 2.5], [-3, 4e2]]}",
                                   "inputs.flag={value: true}"});
   EXPECT_EQ(job.inputs, (std::map<std::string, std::string>{{"x", "image"}}));
   ASSERT_EQ(job.input_values.size(), 3u);
@@ -66,7 +66,7 @@ TEST(Job, OnlyColumnsThatItNamesAreRead) {
   const std::vector<std::string> sets{
       "inputs.y=extra", "inputs.sr={value: 1}", "data.test={type: npz, path: t.npz}",
       "loss=[{type: mse, output: o, target: extra}, {type: output, name: l}]"};
-  const Job job = parsed(kSmall, sets);
+  const Job job = job_of(kSmall, sets);
   const std::vector<std::string> columns{"extra", "image"};
   EXPECT_EQ(job.columns(), columns);
   EXPECT_EQ(std::get<data::NpzSpec>(*job.train).columns, columns);
@@ -74,12 +74,12 @@ TEST(Job, OnlyColumnsThatItNamesAreRead) {
 }
 
 TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
-  const Job job = parsed(kSmall, {"microbatch_size=auto"});
+  const Job job = job_of(kSmall, {"microbatch_size=auto"});
   EXPECT_EQ(job.microbatch_size, 0u);
   EXPECT_EQ(job.microbatch_sizes(), (std::vector<uint32_t>{1, 2, 4, 8, 16, 32, 64}));
   EXPECT_EQ(job.with_microbatch_size(8).microbatch_size, 8u);
   const auto of = [](uint32_t batch, uint32_t ranges) {
-    return parsed(kSmall, {"microbatch_size=auto", "batch_size=" + std::to_string(batch),
+    return job_of(kSmall, {"microbatch_size=auto", "batch_size=" + std::to_string(batch),
                            "gradient_ranges=" + std::to_string(ranges)})
         .microbatch_sizes();
   };
@@ -92,20 +92,20 @@ TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
 }
 
 TEST(Job, OptimizerDefaultsArePyTorchs) {
-  const auto sgd = parsed(kSmall).optimizer;
+  const auto sgd = job_of(kSmall).optimizer;
   EXPECT_EQ(sgd.momentum, 0);
   EXPECT_EQ(sgd.weight_decay, 0);
-  const auto adam = parsed(kSmall, {"optimizer={type: adam}"}).optimizer;
+  const auto adam = job_of(kSmall, {"optimizer={type: adam}"}).optimizer;
   EXPECT_EQ(adam.learning_rate, 1e-3);
   EXPECT_EQ(adam.weight_decay, 0);
   EXPECT_EQ(adam.beta1, 0.9);
   EXPECT_EQ(adam.beta2, 0.999);
   EXPECT_EQ(adam.epsilon, 1e-8);
-  EXPECT_EQ(parsed(kSmall, {"optimizer={type: adamw}"}).optimizer.weight_decay, 0.01);
+  EXPECT_EQ(job_of(kSmall, {"optimizer={type: adamw}"}).optimizer.weight_decay, 0.01);
 }
 
 TEST(Job, EveryKeyOfTheSpecIsRead) {
-  const Job job = parsed(R"(format: 1
+  const Job job = job_of(R"(format: 1
 model: /abs/resnet.onnx
 task: train
 inputs: {x: image, "a.b": extra}
@@ -165,15 +165,15 @@ compression: {policy: adatopk}
 }
 
 TEST(Job, PrecisionIsTheArithmeticOfProducts) {
-  const auto of = [](const std::string& text) { return parsed(kSmall, {"precision=" + text}).arithmetic; };
-  EXPECT_EQ(parsed(kSmall).arithmetic, dag::Arithmetic::F32);
+  const auto of = [](const std::string& text) { return job_of(kSmall, {"precision=" + text}).arithmetic; };
+  EXPECT_EQ(job_of(kSmall).arithmetic, dag::Arithmetic::F32);
   EXPECT_EQ(of("fp32"), dag::Arithmetic::F32);
   EXPECT_EQ(of("tf32"), dag::Arithmetic::TF32);
   EXPECT_EQ(of("bf16"), dag::Arithmetic::BF16);
 }
 
 TEST(Job, CompressionSaysHowMuchAndAsWhat) {
-  const auto of = [](const std::string& text) { return parsed(kSmall, {"compression=" + text}).compression; };
+  const auto of = [](const std::string& text) { return job_of(kSmall, {"compression=" + text}).compression; };
   EXPECT_EQ(of("{policy: none}").policy, plan::CompressionPolicy::None);
   EXPECT_EQ(of("{policy: uniform, codec: int4z}").codec, compress::parse("int4z").value());
   EXPECT_EQ(of("{policy: uniform, codec: 'topk:0.01:fp16+int4'}").codec->floor_bits, 4);
@@ -184,19 +184,19 @@ TEST(Job, CompressionSaysHowMuchAndAsWhat) {
 }
 
 TEST(Job, OtherLossesNameTheirParts) {
-  const auto mse = parsed(kSmall, {"loss={type: mse, output: y, target: t, weight: 0.25}"}).losses.at(0);
+  const auto mse = job_of(kSmall, {"loss={type: mse, output: y, target: t, weight: 0.25}"}).losses.at(0);
   EXPECT_EQ(mse.type, dag::LossType::Mse);
   EXPECT_EQ(mse.prediction, "y");
   EXPECT_EQ(mse.target, "t");
   EXPECT_EQ(mse.weight, 0.25);
-  const auto output = parsed(kSmall, {"loss={type: output, name: loss}"}).losses.at(0);
+  const auto output = job_of(kSmall, {"loss={type: output, name: loss}"}).losses.at(0);
   EXPECT_EQ(output.type, dag::LossType::Output);
   EXPECT_EQ(output.prediction, "loss");
 }
 
 TEST(Job, ALossSaysWhatCountsHowMuch) {
   const auto of = [](const std::string& keys) {
-    return parsed(kSmall, {"loss={type: cross_entropy, logits: y, labels: t" + keys + "}"}).losses.at(0);
+    return job_of(kSmall, {"loss={type: cross_entropy, logits: y, labels: t" + keys + "}"}).losses.at(0);
   };
   EXPECT_EQ(of("").ignore_index, -100);
   EXPECT_TRUE(of("").class_weights.empty() && of("").sample_weights.empty() && of("").label_smoothing == 0);
@@ -205,19 +205,20 @@ TEST(Job, ALossSaysWhatCountsHowMuch) {
   EXPECT_EQ(of(", sample_weights: w").sample_weights, "w");
   EXPECT_EQ(of(", axis: -1").axis, -1);
   EXPECT_EQ(
-      parsed(kSmall, {"loss={type: l1, output: y, target: t, sample_weights: w}"}).losses[0].sample_weights,
+      job_of(kSmall, {"loss={type: l1, output: y, target: t, sample_weights: w}"}).losses[0].sample_weights,
       "w");
   for (const char* wrong :
        {", class_weights: 3", ", class_weights: []", ", class_weights: [1, -1]", ", class_weights: [1, .nan]",
         ", class_weights: [1, .inf]", ", label_smoothing: 1", ", label_smoothing: -0.1", ", axis: 0.5"})
-    EXPECT_FALSE(parse(kSmall, {std::string("loss={type: cross_entropy, logits: y, labels: t") + wrong + "}"})
-                     .has_value())
+    EXPECT_FALSE(
+        parse_text(kSmall, {std::string("loss={type: cross_entropy, logits: y, labels: t") + wrong + "}"})
+            .has_value())
         << wrong;
 }
 
 TEST(Job, GroupsOfParametersHaveTermsOfTheirOwn) {
   const auto optimizer =
-      parsed(kSmall, {"optimizer={type: adamw, groups: [{parameters: ['*.bias', '*norm*'], weight_decay: 0, "
+      job_of(kSmall, {"optimizer={type: adamw, groups: [{parameters: ['*.bias', '*norm*'], weight_decay: 0, "
                       "learning_rate_factor: 0.1}, {parameters: [head]}]}"})
           .optimizer;
   ASSERT_EQ(optimizer.groups.size(), 2u);
@@ -228,11 +229,11 @@ TEST(Job, GroupsOfParametersHaveTermsOfTheirOwn) {
   EXPECT_EQ(optimizer.groups[1].learning_rate_factor, 1);
   for (const char* wrong : {"3", "[{weight_decay: 0}]", "[{parameters: x}]", "[{parameters: []}]",
                             "[{parameters: [x], weight_decay: -1}]", "[{parameters: [x], momentum: 1}]"})
-    EXPECT_FALSE(parse(kSmall, {std::string("optimizer.groups=") + wrong}).has_value()) << wrong;
+    EXPECT_FALSE(parse_text(kSmall, {std::string("optimizer.groups=") + wrong}).has_value()) << wrong;
 }
 
 TEST(Job, SeveralLossesKeepTheirOrderAndPlaces) {
-  const Job job = parsed(R"(model: model.onnx
+  const Job job = job_of(R"(model: model.onnx
 task: train
 inputs: {x: image}
 loss:
@@ -254,16 +255,16 @@ optimizer: {type: sgd, learning_rate: 0.1}
   EXPECT_EQ(job.losses[2].weight, -1e-3);
   EXPECT_EQ(to_string(job.where(job.loss_path(1) + ".labels")), "job.yaml:6:51");
   EXPECT_EQ(to_string(job.where(job.loss_path(2) + ".labels")), "job.yaml:7:5");  // the nearest that is there
-  EXPECT_EQ(parsed(kSmall).loss_path(0), "loss");
+  EXPECT_EQ(job_of(kSmall).loss_path(0), "loss");
 }
 
 TEST(Job, ItemsOfListsHavePlaces) {
-  const Job job = parsed(kSmall + "freeze: [\"a*\", b]\n");
+  const Job job = job_of(kSmall + "freeze: [\"a*\", b]\n");
   EXPECT_EQ(to_string(job.where("freeze[1]")), "job.yaml:10:16");
 }
 
 TEST(Job, ValidationOfATextBecomesTheTestData) {
-  const Job job = parsed(
+  const Job job = job_of(
       kSmall,
       {"data.train={type: text, path: c.txt, sequence_length: 128, validation: 0.1}", "evaluate_every=5"});
   const auto& train = std::get<data::TextSpec>(*job.train);
@@ -275,13 +276,13 @@ TEST(Job, ValidationOfATextBecomesTheTestData) {
 }
 
 TEST(Job, CheckpointsByTimeOrSteps) {
-  EXPECT_EQ(parsed(kSmall, {"checkpoint.every=5m"}).checkpoint.every, Duration(5min));
-  EXPECT_EQ(parsed(kSmall, {"checkpoint.every=2h"}).checkpoint.every, Duration(2h));
-  EXPECT_EQ(parsed(kSmall, {"checkpoint.steps=20"}).checkpoint.steps, 20u);
+  EXPECT_EQ(job_of(kSmall, {"checkpoint.every=5m"}).checkpoint.every, Duration(5min));
+  EXPECT_EQ(job_of(kSmall, {"checkpoint.every=2h"}).checkpoint.every, Duration(2h));
+  EXPECT_EQ(job_of(kSmall, {"checkpoint.steps=20"}).checkpoint.steps, 20u);
 }
 
 TEST(Job, PredictNeedsNoTraining) {
-  const Job job = parsed(R"(model: m.onnx
+  const Job job = job_of(R"(model: m.onnx
 task: predict
 inputs: {x: image}
 data: {predict: {type: npz, path: p.npz}}
@@ -294,28 +295,28 @@ output: y.npz
 }
 
 TEST(Job, PathsOfTheCommandLineAreRelativeToTheCurrentFolder) {
-  EXPECT_EQ(parsed(kSmall, {"output=here.onnx"}).output, "here.onnx");
-  EXPECT_EQ(parsed(kSmall, {"model=../other.onnx"}).model, "../other.onnx");
-  EXPECT_EQ(std::get<data::NpzSpec>(*parsed(kSmall, {"data.train={type: npz, path: a/./b.npz}"}).train).path,
+  EXPECT_EQ(job_of(kSmall, {"output=here.onnx"}).output, "here.onnx");
+  EXPECT_EQ(job_of(kSmall, {"model=../other.onnx"}).model, "../other.onnx");
+  EXPECT_EQ(std::get<data::NpzSpec>(*job_of(kSmall, {"data.train={type: npz, path: a/./b.npz}"}).train).path,
             "a/b.npz");
-  EXPECT_EQ(parsed(kSmall).model.parent_path(), "dir") << "what the file says is relative to it";
+  EXPECT_EQ(job_of(kSmall).model.parent_path(), "dir") << "what the file says is relative to it";
 }
 
-TEST(Job, LaterSetsWin) { EXPECT_EQ(parsed(kSmall, {"steps=5", "steps=7"}).steps, 7u); }
+TEST(Job, LaterSetsWin) { EXPECT_EQ(job_of(kSmall, {"steps=5", "steps=7"}).steps, 7u); }
 
 TEST(Job, TotalStepsOfEpochsAreRoundedDown) {
-  const Job epochs = parsed("epochs: 2\n" + kSmall.substr(0, kSmall.find("steps")) +
+  const Job epochs = job_of("epochs: 2\n" + kSmall.substr(0, kSmall.find("steps")) +
                             kSmall.substr(kSmall.find("optimizer")));
   EXPECT_EQ(epochs.total_steps(100).value(), 3u);
   const auto none = epochs.total_steps(10);
   ASSERT_FALSE(none.has_value());
   EXPECT_EQ(none.error().code, ErrorCode::OutOfRange);
   EXPECT_EQ(none.error().message.find("job.yaml:1:9: "), 0u) << none.error().message;
-  EXPECT_EQ(parsed(kSmall).total_steps(1).value(), 500u);
+  EXPECT_EQ(job_of(kSmall).total_steps(1).value(), 500u);
 }
 
 TEST(Job, PlacesCanBeAskedFor) {
-  const Job job = parsed(kSmall);
+  const Job job = job_of(kSmall);
   EXPECT_EQ(job.error(ErrorCode::InvalidArgument, "inputs.x", "no such column").message,
             "job.yaml:3:13: no such column");
   EXPECT_EQ(to_string(job.where("optimizer.betas")), "job.yaml:9:12");
@@ -387,7 +388,7 @@ TEST(Job, ExamplesParse) {
     std::ifstream in(example);
     ASSERT_TRUE(in.good()) << example;
     const std::string text{std::istreambuf_iterator<char>(in), {}};
-    parsed(text);
+    job_of(text);
   }
 }
 

@@ -21,11 +21,11 @@ steps: 500
 optimizer: {type: sgd, learning_rate: 0.1}
 )";
 
-inline Result<Job> parse(const std::string& text, const std::vector<std::string>& sets = {}) {
+inline Result<Job> parse_text(const std::string& text, const std::vector<std::string>& sets = {}) {
   return parse_job(text, sets, {.source = "job.yaml", .folder = "dir", .check_files = false});
 }
-inline Job parsed(const std::string& text, const std::vector<std::string>& sets = {}) {
-  auto job = parse(text, sets);
+inline Job job_of(const std::string& text, const std::vector<std::string>& sets = {}) {
+  auto job = parse_text(text, sets);
   EXPECT_TRUE(job.has_value()) << (job ? "" : job.error().message);
   return job.value_or(Job{});
 }
