@@ -134,11 +134,14 @@ uint64_t own_steps_after(const LocalSteps& local, uint32_t replica, uint64_t inn
          made_in(local, round_of(local, inner), replica, place.index + 1);
 }
 
-uint64_t steps_since(const LocalSteps& local, uint32_t replica, uint64_t inner, uint32_t fragment) {
+std::vector<uint64_t> steps_since(const LocalSteps& local, uint64_t inner, uint32_t fragment) {
   uint64_t before = local.begun_after + place_of(local, inner).round * local.terms.every;
   while (!agrees_after(local, before) && !round_of(local, before).is_about(fragment))
     before -= local.terms.every;
-  return own_steps_after(local, replica, inner) - own_steps_after(local, replica, before);
+  std::vector<uint64_t> steps;
+  for (uint32_t replica = 0; replica < local.terms.count; ++replica)
+    steps.push_back(own_steps_after(local, replica, inner) - own_steps_after(local, replica, before));
+  return steps;
 }
 
 std::optional<OwnStep> own_step(const LocalSteps& local, uint32_t replica, uint64_t inner) {

@@ -44,9 +44,9 @@ uint64_t steps_after(const LocalSteps& local, uint64_t inner);
 OuterRound round_of(const LocalSteps& local, uint64_t inner);
 // Of the run's, those that a replica has made of its own by then. REQUIRES: as steps_after.
 uint64_t own_steps_after(const LocalSteps& local, uint32_t replica, uint64_t inner);
-// Likewise, since that fragment was agreed about before the round that ends with `inner`: what its difference
-// at the end of it is of. REQUIRES: inner is a round's end, after begun_after.
-uint64_t steps_since(const LocalSteps& local, uint32_t replica, uint64_t inner, uint32_t fragment);
+// Likewise by replica, since that fragment was agreed about before the round that ends with `inner`: what a
+// difference at the end of it is of. REQUIRES: inner is a round's end, after begun_after.
+std::vector<uint64_t> steps_since(const LocalSteps& local, uint64_t inner, uint32_t fragment);
 // The step of the run that a replica makes in that inner step. Nothing: it makes none.
 struct OwnStep {
   uint64_t step = 0;       // whose samples it takes

@@ -144,7 +144,7 @@ bool HashAgreement::UnderWay::has_sent() const {
 
 uint64_t HashAgreement::steps_of(size_t index, const peer::Task& task, uint32_t replica) const {
   if (task.left_out && task.left_out->has(replica) && bug_ != Bug::LeftOutCounts) return 0;
-  return steps_since(local(), replica, task.key.step, weights_[index].tensor->fragment);
+  return steps_since(local(), task.key.step, weights_[index].tensor->fragment)[replica];
 }
 
 uint32_t HashAgreement::guard_of(const UnderWay& round) const {

@@ -135,10 +135,8 @@ replicas::CheckedPiece MeanChecks::piece_of(const UnderWay& one) const {
                                .tensor = tensor.agreed.number,
                                .range = replicas::range_of(one.check.piece, tensor.elements),
                                .owner = tensor.agreed.owner};
-  for (uint32_t replica = 0; replica < terms().count; ++replica)
-    piece.samples.push_back(
-        steps_since(*inner_.local(), replica, one.check.agreement, tensor.agreed.fragment) *
-        plan_->training.batch_size);
+  for (const uint64_t steps : steps_since(*inner_.local(), one.check.agreement, tensor.agreed.fragment))
+    piece.samples.push_back(steps * plan_->training.batch_size);
   const uint32_t owner = *stage_of(tensor, tensor.agreed.owner);
   const auto& roots = owed_[owner];
   if (const auto after = roots.find(one.check.agreement); after != roots.end()) {

@@ -125,9 +125,11 @@ const Agreements::Round& Agreements::round(uint64_t step) const {
   const LocalSteps& local = assignment_->local->steps;
   round.dealt = round_of(local, step);
   round.makers.resize(local.terms.fragments);
-  for (uint32_t fragment = 0; fragment < local.terms.fragments; ++fragment)
-    for (uint32_t replica = 0; replica < local.terms.count; ++replica)
-      if (steps_since(local, replica, step, fragment) > 0) round.makers[fragment].push_back(replica);
+  for (uint32_t fragment = 0; fragment < local.terms.fragments; ++fragment) {
+    const std::vector<uint64_t> steps = steps_since(local, step, fragment);
+    for (uint32_t replica = 0; replica < steps.size(); ++replica)
+      if (steps[replica] > 0) round.makers[fragment].push_back(replica);
+  }
   for (size_t i = 0; i < weights_.size(); ++i) {
     const AgreedWeight& weight = weights_[i];
     if (!is_about(weight, round, step)) continue;

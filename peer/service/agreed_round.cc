@@ -10,10 +10,9 @@ void AgreedRound::begin(const Task& task, const replicas::LocalSteps& local, siz
   for (uint32_t each = 0; each < local.terms.fragments; ++each) {
     if (fragment && each != *fragment) continue;
     std::vector<uint64_t>& of_fragment = steps[each];
-    for (uint32_t replica = 0; replica < local.terms.count; ++replica) {
-      const bool is_lost = task.left_out && task.left_out->has(replica);
-      of_fragment.push_back(is_lost ? 0 : steps_since(local, replica, task.key.step, each));
-    }
+    of_fragment = steps_since(local, task.key.step, each);
+    for (uint32_t replica = 0; task.left_out && replica < of_fragment.size(); ++replica)
+      if (task.left_out->has(replica)) of_fragment[replica] = 0;
   }
 }
 

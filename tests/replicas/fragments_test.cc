@@ -83,7 +83,7 @@ TEST(Fragments, ADifferenceIsOfTheStepsSinceTheOneBefore) {
       if (!ends_round(run, inner)) continue;
       for (uint32_t replica = 0; replica < count; ++replica)
         for (uint32_t fragment = 0; fragment < run.terms.fragments; ++fragment) {
-          EXPECT_EQ(steps_since(run, replica, inner, fragment), since[replica][fragment])
+          EXPECT_EQ(steps_since(run, inner, fragment)[replica], since[replica][fragment])
               << "replica " << replica << ", fragment " << fragment << " at " << inner;
           if (round_of(run, inner).is_about(fragment)) since[replica][fragment] = 0;
         }
