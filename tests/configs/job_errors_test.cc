@@ -2,20 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "configs/job.h"
+#include "tests/configs/small_job.h"
 
 namespace weft::configs {
 namespace {
-
-const std::string kGood = R"(model: model.onnx
-task: train
-inputs: {x: image}
-loss: {type: cross_entropy, logits: logits, labels: label}
-data:
-  train: {type: npz, path: train.npz}
-batch_size: 64
-steps: 500
-optimizer: {type: sgd, learning_rate: 0.1}
-)";
 
 std::string message_of(const std::string& text, const std::vector<std::string>& sets = {},
                        ErrorCode code = ErrorCode::InvalidArgument) {
@@ -26,7 +16,7 @@ std::string message_of(const std::string& text, const std::vector<std::string>& 
 }
 
 std::string without(const std::string& line_start) {
-  std::string text = kGood;
+  std::string text = kSmall;
   const size_t begin = text.find(line_start);
   return text.erase(begin, text.find('\n', begin) - begin + 1);
 }
@@ -37,11 +27,11 @@ struct Case {
 };
 
 TEST(JobErrors, UnknownKeysAreSuggestedAt) {
-  EXPECT_EQ(message_of(kGood + "batchsize: 3\n"),
+  EXPECT_EQ(message_of(kSmall + "batchsize: 3\n"),
             "job.yaml:10:1: unknown key `batchsize` (did you mean 'batch_size'?)");
-  EXPECT_EQ(message_of(kGood, {"optimizer.momemtum=0.9"}),
+  EXPECT_EQ(message_of(kSmall, {"optimizer.momemtum=0.9"}),
             "--set optimizer.momemtum: unknown key `optimizer.momemtum` (did you mean 'momentum'?)");
-  EXPECT_EQ(message_of(kGood, {"optimizer.betas=[0.9,0.99]"}),
+  EXPECT_EQ(message_of(kSmall, {"optimizer.betas=[0.9,0.99]"}),
             "--set optimizer.betas: unknown key `optimizer.betas`; there are: type, learning_rate, "
             "weight_decay, momentum, dampening, nesterov, slots, groups");
 }
@@ -55,14 +45,14 @@ TEST(JobErrors, AValueIsANumberOrListsOfThemRowByRow) {
                                              {"{value: .nan}", "must be a number"},
                                              {"{}", "`inputs.sr.value` is missing"},
                                              {"{value: 1, unit: Hz}", "unknown key `inputs.sr.unit`"}}) {
-    const std::string message = message_of(kGood, {"inputs.sr=" + wrong.set});
+    const std::string message = message_of(kSmall, {"inputs.sr=" + wrong.set});
     EXPECT_NE(message.find(wrong.message), std::string::npos) << wrong.set << ": " << message;
   }
 }
 
 TEST(JobErrors, WhatGradientsCannotGoThroughIsToldWithItsLine) {
   const std::string message =
-      message_of(kGood + "sync:\n  every: step\n  codec: \"topk:0.1:int8\"\n  overlap: true\n");
+      message_of(kSmall + "sync:\n  every: step\n  codec: \"topk:0.1:int8\"\n  overlap: true\n");
   EXPECT_EQ(message.find("job.yaml:12:10: `sync.codec`: topk:0.1:int8 leaves out"), 0u) << message;
   EXPECT_NE(message.find("\njob.yaml:13:12: `sync.overlap` is of replicas that make local steps"),
             std::string::npos)
@@ -70,7 +60,7 @@ TEST(JobErrors, WhatGradientsCannotGoThroughIsToldWithItsLine) {
 }
 
 TEST(JobErrors, EveryProblemIsToldAtOnce) {
-  const std::string message = message_of(kGood, {"batch_size=x", "steps=0", "seeed=1"});
+  const std::string message = message_of(kSmall, {"batch_size=x", "steps=0", "seeed=1"});
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;
 }
 
@@ -246,7 +236,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.set);
-    const std::string message = message_of(kGood, {c.set});
+    const std::string message = message_of(kSmall, {c.set});
     EXPECT_NE(message.find(c.message), std::string::npos) << message;
     EXPECT_TRUE(message.starts_with("--set ") || message.starts_with("job.yaml:")) << message;
   }
@@ -271,13 +261,14 @@ TEST(JobErrors, TooManyLossesAreRefused) {
 
 TEST(JobErrors, TestDataAndValidationExcludeEachOther) {
   const std::string message =
-      message_of(kGood, {"data.train={type: text, path: c, sequence_length: 8, validation: 0.1}",
-                         "data.test={type: npz, path: t.npz}"});
+      message_of(kSmall, {"data.train={type: text, path: c, sequence_length: 8, validation: 0.1}",
+                          "data.test={type: npz, path: t.npz}"});
   EXPECT_NE(message.find("keep one"), std::string::npos) << message;
 }
 
 TEST(JobErrors, ReplicasWithLocalStepsShareNoSlots) {
-  const std::string message = message_of(kGood + "replicas: 2\nsync: {every: 30}\noptimizer_state: shared\n");
+  const std::string message =
+      message_of(kSmall + "replicas: 2\nsync: {every: 30}\noptimizer_state: shared\n");
   EXPECT_EQ(message.find("job.yaml:12:18: `optimizer_state: shared` is of replicas that add up each step's"),
             0u)
       << message;
@@ -285,14 +276,14 @@ TEST(JobErrors, ReplicasWithLocalStepsShareNoSlots) {
 
 TEST(JobErrors, SharedSlotsHaveNoCodec) {
   const std::string message =
-      message_of(kGood + "replicas: 2\nsync: {every: step, codec: int8}\noptimizer_state: shared\n");
+      message_of(kSmall + "replicas: 2\nsync: {every: step, codec: int8}\noptimizer_state: shared\n");
   EXPECT_NE(message.find("`optimizer_state: shared` sends weights, which travel as they are"),
             std::string::npos)
       << message;
 }
 
 TEST(JobErrors, AnotherFormatHasACodeOfItsOwn) {
-  EXPECT_NE(message_of("format: 2\n" + kGood, {}, ErrorCode::VersionMismatch).find("reads format 1"),
+  EXPECT_NE(message_of("format: 2\n" + kSmall, {}, ErrorCode::VersionMismatch).find("reads format 1"),
             std::string::npos);
 }
 
@@ -302,7 +293,7 @@ TEST(JobErrors, FilesThatAreNoMapsAreRefused) {
 }
 
 TEST(JobErrors, TooManyProblemsAreCounted) {
-  std::string text = kGood;
+  std::string text = kSmall;
   for (int i = 0; i < 100; ++i) text += "unknown" + std::to_string(i) + ": 1\n";
   const std::string message = message_of(text);
   EXPECT_NE(message.find("and 80 more problems"), std::string::npos) << message;
@@ -374,7 +365,7 @@ TEST(JobErrors, AJobThatServesMayNameTheResultOfAnother) {
     ASSERT_TRUE(other.has_value()) << file;
     EXPECT_FALSE(other->serve->model_of.has_value()) << file;
   }
-  EXPECT_NE(message_of(kGood, {"model=job:3"}).find("goes with `task: serve`"), std::string::npos);
+  EXPECT_NE(message_of(kSmall, {"model=job:3"}).find("goes with `task: serve`"), std::string::npos);
 }
 
 TEST(JobErrors, AJobThatServesSaysWhoGuesses) {
@@ -425,7 +416,7 @@ TEST(JobErrors, WhatAJobThatServesSaysIsBounded) {
     const std::string message = message_of(kServes, {wrong.set});
     EXPECT_NE(message.find(wrong.message), std::string::npos) << wrong.set << ": " << message;
   }
-  EXPECT_NE(message_of(kGood, {"serve={name: a}"}).find("`serve` goes with `task: serve`"),
+  EXPECT_NE(message_of(kSmall, {"serve={name: a}"}).find("`serve` goes with `task: serve`"),
             std::string::npos);
   const auto missing = parse_job(kServes, {}, {.source = "job.yaml", .folder = "nowhere"});
   ASSERT_FALSE(missing.has_value());
